@@ -1,0 +1,153 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/meshd/meshd/internal/strictyaml"
+)
+
+const (
+	prefix       = "MESHD_"
+	fileVariable = prefix + "CONFIG" // names the file
+)
+
+// Sources are where settings come from.
+type Sources struct {
+	File     string                            // by --config; empty if it is not given
+	Flags    map[string][]string               // the values of the flags that were given, by key
+	Environ  []string                          // as os.Environ returns it
+	ReadFile func(name string) ([]byte, error) // as os.ReadFile
+}
+
+// Load returns the effective settings, or an error with one line for each mistake.
+// The file may be absent unless --config or MESHD_CONFIG names it.
+func Load(from Sources) (*Config, error) {
+	c := &Config{origins: make(map[string]string)}
+	environment := variables(from.Environ)
+	var errs []error
+	for _, s := range settings {
+		errs = append(errs, s.set(c, s.split(s.Default), "default"))
+	}
+	name, required := fileOf(from.File, environment)
+	errs = append(errs, c.read(name, required, from.ReadFile)...)
+	for _, s := range settings {
+		if value, ok := environment[s.Variable()]; ok {
+			errs = append(errs, s.set(c, s.split(value), s.Variable()))
+		}
+		if values := from.Flags[s.Key]; len(values) > 0 {
+			errs = append(errs, s.set(c, values, "--"+s.Key))
+		}
+	}
+	errs = append(errs, unknown(environment)...)
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	if err := c.contradiction(); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// split returns the values of a setting in one text.
+func (s Setting) split(text string) []string {
+	if s.List() {
+		return filepath.SplitList(text)
+	}
+	return []string{text}
+}
+
+// variables returns those of the environment's variables that are ours.
+func variables(environ []string) map[string]string {
+	ours := make(map[string]string)
+	for _, variable := range environ {
+		if name, value, _ := strings.Cut(variable, "="); strings.HasPrefix(name, prefix) {
+			ours[name] = value
+		}
+	}
+	return ours
+}
+
+// unknown reports the variables that are no settings.
+func unknown(environment map[string]string) []error {
+	known := []string{fileVariable}
+	for _, s := range settings {
+		known = append(known, s.Variable())
+	}
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(environment)) {
+		if slices.Contains(known, name) {
+			continue
+		}
+		hint := "unset it"
+		if near := strictyaml.Suggest(name, known); near != "" {
+			hint = "did you mean " + near + "?"
+		}
+		errs = append(errs, fmt.Errorf("%s: no setting has this name; %s", name, hint))
+	}
+	return errs
+}
+
+// fileOf returns the file's name, and whether somebody has asked for it.
+func fileOf(flag string, environment map[string]string) (name string, required bool) {
+	if flag != "" {
+		return flag, true
+	}
+	if name := environment[fileVariable]; name != "" {
+		return name, true
+	}
+	return DefaultFile, false
+}
+
+// read takes the settings from the file.
+func (c *Config) read(name string, required bool, readFile func(string) ([]byte, error)) []error {
+	data, err := readFile(name)
+	if errors.Is(err, fs.ErrNotExist) && !required {
+		return nil
+	}
+	if err != nil {
+		if cause, ok := errors.AsType[*fs.PathError](err); ok {
+			err = cause.Err
+		}
+		return []error{fmt.Errorf("%s: reading the settings: %w", name, err)}
+	}
+	documents, mistakes := strictyaml.Parse(data, strictyaml.Limits{})
+	for i, d := range documents {
+		if i > 0 {
+			mistakes = append(mistakes, strictyaml.Error{Position: d.Position(), Message: "the settings are one document, and this is another: remove the \"---\" before it"})
+			continue
+		}
+		mistakes = append(mistakes, d.Decode(c, strictyaml.Options{})...)
+		for _, s := range settings {
+			if d.Has(s.Key) {
+				c.origins[s.Key] = fmt.Sprintf("%s:%d", name, d.At(s.Key).Line)
+			}
+		}
+	}
+	errs := make([]error, len(mistakes))
+	for i, mistake := range mistakes {
+		errs[i] = fmt.Errorf("%s:%w", name, mistake)
+	}
+	return errs
+}
+
+// contradiction reports settings that are right by themselves but not together.
+func (c *Config) contradiction() error {
+	if c.XDSListen == Address(c.AdminListen) && !strings.HasSuffix(string(c.XDSListen), ":0") {
+		return fmt.Errorf("xds-listen (%s) and admin-listen (%s) are both %s: give each a port of its own", c.origins["xds-listen"], c.origins["admin-listen"], c.XDSListen)
+	}
+	if len(c.Entries) == 0 {
+		return fmt.Errorf("entries (%s) names no folder: name one, or leave the setting out for its default", c.origins["entries"])
+	}
+	for i, f := range c.Entries {
+		if slices.Contains(c.Entries[:i], f) {
+			return fmt.Errorf("entries (%s) has %s twice: remove one of them", c.origins["entries"], f)
+		}
+	}
+	return nil
+}

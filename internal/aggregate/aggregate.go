@@ -1,0 +1,241 @@
+// Package aggregate makes one view of the mesh out of many registries.
+//
+// A [Controller] runs the registries, waits until each has spoken once, merges what they know by precedence and hands
+// each new view to its handlers. [Merge] decides and is pure; it looks only at what changed since the merge before.
+package aggregate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/meshd/meshd/internal/mesh"
+)
+
+// Registry is a source of services.
+type Registry interface {
+	// Name is unique among the registries of a controller, and stable.
+	Name() string
+	// Run publishes the registry's complete catalog each time it changes, the first time as soon as it is known; publish
+	// never blocks. Run returns nil when ctx ends, with all its goroutines gone. A source out of reach is a problem in the
+	// catalog beside what was known before, not an error.
+	Run(ctx context.Context, publish func(mesh.Catalog)) error
+}
+
+// Options are a controller's settings; zero values are the defaults.
+type Options struct {
+	HoldOff   time.Duration // least time between two views; 20 ms
+	FirstView time.Duration // longest wait for registries that have not spoken yet; 30 s
+}
+
+// Change is what one view changed against the one before.
+type Change struct {
+	Generation              uint64
+	Digest                  mesh.Digest
+	Time                    time.Time
+	Added, Altered, Removed []mesh.Key // sorted
+	EndpointsOnly           bool       // whether no more than endpoints differ
+	Registries              []string   // whose catalogs caused it
+}
+
+// Handler is told of each new view. It is given a change and the view after it.
+type Handler func(Change, *mesh.View)
+
+// historyLength is how many changes are remembered.
+const historyLength = 64
+
+// RegistryStatus is what is known of one registry.
+type RegistryStatus struct {
+	Name      string    `json:"name"`
+	Synced    bool      `json:"synced"`
+	Published time.Time `json:"published,omitzero"` // when its latest catalog came
+	Services  int       `json:"services"`
+	Problems  int       `json:"problems"`
+}
+
+// Controller runs registries and keeps the view of all of them.
+type Controller struct {
+	log        hclog.Logger
+	registries []Registry
+	options    Options
+	handlers   []Handler
+	signal     chan struct{} // a catalog has come
+
+	mu       sync.Mutex
+	arrived  []Source // by registry; what has been published
+	statuses []RegistryStatus
+	current  *mesh.View
+	history  []Change
+}
+
+// New makes a controller of registries in order of precedence.
+func New(log hclog.Logger, registries []Registry, o Options) *Controller {
+	c := &Controller{
+		log: log.Named("aggregate"), registries: registries, options: o, signal: make(chan struct{}, 1),
+		arrived: make([]Source, len(registries)), statuses: make([]RegistryStatus, len(registries)),
+	}
+	if c.options.HoldOff == 0 {
+		c.options.HoldOff = 20 * time.Millisecond
+	}
+	if c.options.FirstView == 0 {
+		c.options.FirstView = 30 * time.Second
+	}
+	for i, r := range registries {
+		c.arrived[i].Registry, c.statuses[i].Name = r.Name(), r.Name()
+	}
+	return c
+}
+
+// Handle appends a handler. Handlers run one after the other, in the order in which they were appended, and before the
+// next view is made. It must not be called once the controller runs.
+func (c *Controller) Handle(h Handler) { c.handlers = append(c.handlers, h) }
+
+// Current is the newest view that the handlers have been given; nil before the first.
+func (c *Controller) Current() *mesh.View {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.current
+}
+
+// History is the latest changes, the newest last.
+func (c *Controller) History() []Change {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.history)
+}
+
+// Registries are the registries' states in order of precedence.
+func (c *Controller) Registries() []RegistryStatus {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.statuses)
+}
+
+// Run runs the registries and the handlers until ctx ends or a registry fails, and returns when all of them have ended.
+func (c *Controller) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var group sync.WaitGroup
+	for i, r := range c.registries {
+		group.Go(func() {
+			err := r.Run(ctx, func(catalog mesh.Catalog) { c.publish(i, catalog) })
+			if err != nil && ctx.Err() == nil {
+				cancel(fmt.Errorf("registry %s: %w", r.Name(), err))
+			}
+		})
+	}
+	c.work(ctx)
+	group.Wait()
+	if err := context.Cause(ctx); !errors.Is(err, ctx.Err()) {
+		return err
+	}
+	return nil
+}
+
+func (c *Controller) publish(i int, catalog mesh.Catalog) {
+	c.mu.Lock()
+	c.arrived[i].Catalog, c.arrived[i].Synced = catalog, true
+	s := &c.statuses[i]
+	s.Synced, s.Published, s.Services, s.Problems = true, time.Now(), catalog.Services.Len(), len(catalog.Problems)
+	c.mu.Unlock()
+	select {
+	case c.signal <- struct{}{}:
+	default:
+	}
+}
+
+// work merges and calls the handlers, until ctx ends. A change after a quiet time is handed on at once; those that
+// follow wait until the hold-off since the last view has passed.
+func (c *Controller) work(ctx context.Context) {
+	deadline := time.NewTimer(c.options.FirstView)
+	defer deadline.Stop()
+	var state Merged
+	since := map[mesh.Problem]time.Time{}
+	for started := false; ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.signal:
+			if started = started || c.allSynced(); !started {
+				continue
+			}
+		case <-deadline.C:
+			if !started {
+				c.log.Warn("the first view is served without all registries", "missing", c.missing())
+				started = true
+			}
+		}
+		state = c.advance(state, since)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(c.options.HoldOff):
+		}
+	}
+}
+
+func (c *Controller) allSynced() bool { return len(c.missing()) == 0 }
+
+func (c *Controller) missing() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var names []string
+	for _, s := range c.arrived {
+		if !s.Synced {
+			names = append(names, s.Registry)
+		}
+	}
+	return names
+}
+
+// advance merges what has arrived and hands on the view, if it is another one.
+func (c *Controller) advance(last Merged, since map[mesh.Problem]time.Time) Merged {
+	c.mu.Lock()
+	sources := slices.Clone(c.arrived)
+	c.mu.Unlock()
+
+	now := time.Now()
+	next, change := Merge(last, sources)
+	stamp(next.View.Problems, since, now)
+	if last.View != nil && last.View.Services == next.View.Services && slices.Equal(last.View.Problems, next.View.Problems) {
+		return next
+	}
+	change.Time = now
+	c.mu.Lock()
+	c.current = next.View
+	if last.View == nil || change.Generation != last.View.Generation {
+		c.history = append(c.history, change)
+		c.history = c.history[max(0, len(c.history)-historyLength):]
+	}
+	c.mu.Unlock()
+	for _, h := range c.handlers {
+		h(change, next.View)
+	}
+	return next
+}
+
+// stamp says of each problem since when it has been there, and forgets those that are gone.
+func stamp(problems []mesh.Problem, since map[mesh.Problem]time.Time, now time.Time) {
+	there := make(map[mesh.Problem]bool, len(problems))
+	for i := range problems {
+		p := problems[i]
+		p.Since = time.Time{}
+		first, ok := since[p]
+		if !ok {
+			first = now
+			since[p] = first
+		}
+		there[p] = true
+		problems[i].Since = first
+	}
+	for p := range since {
+		if !there[p] {
+			delete(since, p)
+		}
+	}
+}

@@ -1,0 +1,143 @@
+package aggregate
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"go.uber.org/goleak"
+
+	"github.com/meshd/meshd/internal/aggregate/registrytest"
+	"github.com/meshd/meshd/internal/mesh"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// silent is a registry that never publishes.
+type silent struct{ name string }
+
+func (s silent) Name() string { return s.name }
+
+func (silent) Run(ctx context.Context, _ func(mesh.Catalog)) error {
+	<-ctx.Done()
+	return nil
+}
+
+// start runs a controller until the test ends. The second result waits for all that is due, and is the views made so far.
+// It is called in a bubble of its own time, as are the registries' constructors.
+func start(t *testing.T, registries ...Registry) (*Controller, func() []*mesh.View) {
+	c := New(hclog.NewNullLogger(), registries, Options{})
+	var views []*mesh.View
+	c.Handle(func(_ Change, v *mesh.View) { views = append(views, v) })
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- c.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return c, func() []*mesh.View {
+		time.Sleep(time.Second) // of the bubble's time
+		synctest.Wait()
+		return slices.Clone(views)
+	}
+}
+
+func TestTheFirstViewWaitsForEveryRegistry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		files := registrytest.NewMemory("files")
+		files.Put(service(t, "files", "a.mesh.internal", http80, "192.0.2.1"))
+		c, views := start(t, files, silent{"consul"})
+		if v := views(); len(v) != 0 || c.Current() != nil {
+			t.Fatalf("%d views before all registries have spoken", len(v))
+		}
+		time.Sleep(30 * time.Second)
+		v := views()
+		if len(v) != 1 || v[0].Services.Len() != 1 || len(v[0].Problems) != 1 {
+			t.Fatalf("after the time limit: %d views, want one with the service and a problem", len(v))
+		}
+		if v[0].Problems[0].Since.IsZero() {
+			t.Error("the problem does not say since when")
+		}
+	})
+}
+
+func TestManyChangesAtOnceAreOneView(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		files := registrytest.NewMemory("files")
+		c, views := start(t, files)
+		before := len(views())
+		files.Put(service(t, "files", "a.mesh.internal", http80, "192.0.2.1"))
+		synctest.Wait()
+		if c.Current().Services.Len() != 1 {
+			t.Error("a change after a quiet time was not handed on at once")
+		}
+		for i := range 100 {
+			files.Put(service(t, "files", "a.mesh.internal", http80, "192.0.2."+string(rune('1'+i%9))))
+			synctest.Wait()
+		}
+		files.Put(service(t, "files", "a.mesh.internal", http80, "192.0.2.77"))
+		if n := len(views()) - before; n != 2 {
+			t.Errorf("%d views of 102 changes, want 2", n)
+		}
+		s, _ := c.Current().Services.Get(key(t, "default", "a.mesh.internal"))
+		if got := s.Endpoints[0].Address.String(); got != "192.0.2.77" {
+			t.Errorf("the last view has %s, want the newest change", got)
+		}
+	})
+}
+
+func TestTheSameCatalogAgainIsNoView(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		files := registrytest.NewMemory("files")
+		a := service(t, "files", "a.mesh.internal", http80, "192.0.2.1")
+		files.Put(a)
+		c, views := start(t, files)
+		before := views()
+		files.Put(a)
+		if after := views(); len(after) != len(before) {
+			t.Error("a catalog without a difference made a view")
+		}
+		if n := len(c.History()); n != 1 {
+			t.Errorf("%d changes in the history, want 1", n)
+		}
+	})
+}
+
+func TestAProblemAloneMakesAViewOfTheSameGeneration(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		files := registrytest.NewMemory("files")
+		c, views := start(t, files)
+		generation := views()[0].Generation
+		p := mesh.Problem{Severity: mesh.Error, Code: "x", Message: "broken"}
+		files.Report(p)
+		v := views()
+		if got := v[len(v)-1]; len(got.Problems) != 1 || got.Generation != generation {
+			t.Errorf("generation %d with %d problems, want %d with 1", got.Generation, len(got.Problems), generation)
+		}
+		since := c.Current().Problems[0].Since
+		files.Put(service(t, "files", "a.mesh.internal", http80, "192.0.2.1"))
+		views()
+		if got := c.Current().Problems[0].Since; !got.Equal(since) {
+			t.Errorf("the problem is now there since %s, before since %s", got, since)
+		}
+	})
+}
+
+type failing struct{ silent }
+
+func (failing) Run(context.Context, func(mesh.Catalog)) error { return errors.New("no such thing") }
+
+func TestARegistryThatFailsEndsTheController(t *testing.T) {
+	c := New(hclog.NewNullLogger(), []Registry{failing{silent{"bad"}}, silent{"good"}}, Options{})
+	err := c.Run(t.Context())
+	if err == nil || err.Error() != "registry bad: no such thing" {
+		t.Errorf("got %v", err)
+	}
+}

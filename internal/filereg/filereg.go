@@ -1,0 +1,230 @@
+// Package filereg is a registry: folders of ServiceEntry and WorkloadEntry files.
+//
+// What the files say is computed by [Load], a function from files and the state before to the next state, on which
+// `meshd check` and `meshd render` stand as well. A [Registry] only looks when something moves, decides what of it to
+// believe, loads, and publishes. It promises that a change is published within a second of the last write; that
+// nothing half written is; that a document that is wrong, a file that cannot be read and a folder that vanishes cost
+// nothing that was served before; and that a service that did not change keeps its pointer.
+package filereg
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/meshd/meshd/internal/mesh"
+)
+
+// defaultMaxFileBytes is how much of a file is read if nothing else is said.
+const defaultMaxFileBytes = 16 << 20
+
+// Options are a registry's settings; zero values are the defaults.
+type Options struct {
+	RescanInterval time.Duration // between looks that nothing has asked for; 10 s
+	MaxFileBytes   int64         // a larger file is not read; 16 MiB
+
+	Debounce    time.Duration // how long events must have ceased before a look; 80 ms
+	MaxDelay    time.Duration // how long events may put off a look; 1 s
+	Settle      time.Duration // how long a change must have stood to be believed; 300 ms
+	EmptySettle time.Duration // the same for an emptied folder; 2 s
+}
+
+// Registry is folders of files. [New] makes one.
+type Registry struct {
+	log     hclog.Logger
+	name    string
+	folders []string
+	options Options
+	reload  chan struct{}
+	open    func() (*fsnotify.Watcher, error)
+}
+
+// New makes a registry of folders. It does not look at them yet.
+func New(log hclog.Logger, name string, folders []string, o Options) *Registry {
+	o.RescanInterval = cmp.Or(o.RescanInterval, 10*time.Second)
+	o.MaxFileBytes = cmp.Or(o.MaxFileBytes, defaultMaxFileBytes)
+	o.Debounce = cmp.Or(o.Debounce, 80*time.Millisecond)
+	o.MaxDelay = cmp.Or(o.MaxDelay, time.Second)
+	o.Settle = cmp.Or(o.Settle, 300*time.Millisecond)
+	o.EmptySettle = cmp.Or(o.EmptySettle, 2*time.Second)
+	r := &Registry{
+		log: log.Named("filereg").With("registry", name), name: name, options: o,
+		reload: make(chan struct{}, 1), open: fsnotify.NewWatcher,
+	}
+	for _, f := range folders {
+		r.folders = append(r.folders, filepath.Clean(f))
+	}
+	return r
+}
+
+// Name is the registry's name.
+func (r *Registry) Name() string { return r.name }
+
+// Reload makes a running registry look now, and read again what it finds even if it seems unchanged.
+func (r *Registry) Reload() {
+	select {
+	case r.reload <- struct{}{}:
+	default: // it is about to
+	}
+}
+
+// Run publishes what the folders hold, each time that it changes, until ctx ends; then it returns nil. The first
+// catalog comes once the folders have been read.
+func (r *Registry) Run(ctx context.Context, publish func(mesh.Catalog)) error {
+	w := &watch{open: r.open}
+	defer w.close()
+	t := newTree(r.name, r.folders, r.options)
+	out := &output{log: r.log, publish: publish}
+	state := NewState(r.name)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	start := time.Now()
+	next := start       // when to look if nothing asks for it
+	var asked time.Time // when something did first, since the last look
+	ask := func(soon time.Duration) {
+		now := time.Now()
+		asked = cmp.Or(asked, now)
+		due := earliest(next, now.Add(soon), asked.Add(r.options.MaxDelay))
+		timer.Reset(due.Sub(now))
+	}
+	for {
+		events, failures := w.channels()
+		select {
+		case <-ctx.Done():
+			return nil
+		case e, open := <-events:
+			if !open {
+				w.close()
+			} else if !w.matters(e) {
+				continue
+			}
+			ask(r.options.Debounce)
+		case err, open := <-failures:
+			if !open || !errors.Is(err, fsnotify.ErrEventOverflow) { // of an overflow the next look makes up for what was lost
+				r.log.Warn("the kernel's watch has failed and is set up anew", "error", err)
+				w.close()
+			}
+			ask(r.options.Debounce)
+		case <-r.reload:
+			t.forget()
+			ask(0)
+		case <-timer.C:
+			now := time.Now()
+			seen := look(r.folders)
+			for range maxLooks {
+				if !w.set(seen.places, now, r.options.RescanInterval) {
+					break
+				}
+				seen = look(r.folders)
+			}
+			files, problems, unsettled := t.advance(seen, now)
+			asked, next = time.Time{}, now.Add(r.options.RescanInterval)
+			if unsettled {
+				next = now.Add(r.options.Settle)
+			}
+			timer.Reset(time.Until(next))
+			if !unsettled || out.started || now.Sub(start) > maxFirst {
+				state = Load(state, files)
+				out.put(state, append(problems, r.unwatched(w.err)...))
+			}
+		}
+	}
+}
+
+const (
+	// maxLooks is how often to look again at once because more had to be watched.
+	maxLooks = 5
+
+	// maxFirst is how long files that are being written may put off the first catalog.
+	maxFirst = 2 * time.Second
+)
+
+func earliest(times ...time.Time) time.Time { return slices.MinFunc(times, time.Time.Compare) }
+
+// unwatched is the problem that not all changes are reported by the kernel.
+func (r *Registry) unwatched(err error) []mesh.Problem {
+	if err == nil {
+		return nil
+	}
+	return []mesh.Problem{{
+		Severity: mesh.Notice, Code: "not-watched", Origin: mesh.Origin{Registry: r.name},
+		Message: fmt.Sprintf("the kernel does not report every change (%v), so that some are seen only at the next look, one every %s; if it is short of watches, raise fs.inotify.max_user_watches and max_user_instances",
+			err, r.options.RescanInterval),
+	}}
+}
+
+// output publishes and logs what has changed.
+type output struct {
+	log     hclog.Logger
+	publish func(mesh.Catalog)
+	started bool
+	last    mesh.Catalog
+}
+
+// put publishes a state with the problems of its folders, unless that has been published already.
+func (o *output) put(state *State, folders []mesh.Problem) {
+	catalog := state.Catalog()
+	if len(folders) > 0 {
+		catalog.Problems = slices.Concat(catalog.Problems, folders)
+		slices.SortFunc(catalog.Problems, mesh.Problem.Compare)
+	}
+	sameServices := catalog.Services == o.last.Services
+	if o.started && sameServices && slices.Equal(catalog.Problems, o.last.Problems) {
+		return
+	}
+	was, is := identities(o.last.Problems), identities(catalog.Problems)
+	for _, p := range catalog.Problems {
+		if !was[identified(p)] {
+			o.log.Log(level(p), "problem", fields(p)...)
+		}
+	}
+	for _, p := range o.last.Problems {
+		if !is[identified(p)] {
+			o.log.Info("problem cleared", fields(p)...)
+		}
+	}
+	if !o.started || !sameServices {
+		o.log.Info("entries loaded", "entries", state.Entries(), "services", catalog.Services.Len(), "problems", len(catalog.Problems))
+	}
+	o.started, o.last = true, catalog
+	o.publish(catalog)
+}
+
+// identified is the problem without what changes when lines are added above it.
+func identified(p mesh.Problem) mesh.Problem {
+	p.Origin.Document, p.Origin.Line, p.Origin.Column, p.Serving = 0, 0, 0, ""
+	return p
+}
+
+func identities(problems []mesh.Problem) map[mesh.Problem]bool {
+	all := make(map[mesh.Problem]bool, len(problems))
+	for _, p := range problems {
+		all[identified(p)] = true
+	}
+	return all
+}
+
+func level(p mesh.Problem) hclog.Level {
+	if p.Severity == mesh.Notice {
+		return hclog.Info
+	}
+	return hclog.Warn
+}
+
+func fields(p mesh.Problem) []any {
+	f := []any{"severity", p.Severity, "code", p.Code, "at", p.Origin, "message", p.Message}
+	if p.Field != "" {
+		f = append(f, "field", p.Field)
+	}
+	if p.Serving != "" {
+		f = append(f, "serving", p.Serving)
+	}
+	return f
+}

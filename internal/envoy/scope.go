@@ -1,0 +1,222 @@
+package envoy
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/meshd/meshd/internal/mesh"
+)
+
+// Capture is how a node's applications reach its Envoy.
+type Capture uint8
+
+// The captures. Redirect is the firewall's redirection to port 15001, as Istio has it; None is without: listeners
+// on 127.0.0.1 and the service's port.
+const (
+	Redirect Capture = iota
+	None
+)
+
+var captureNames = [...]string{"redirect", "none"}
+
+func (c Capture) String() string { return captureNames[c] }
+
+// MarshalText writes the name.
+func (c Capture) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
+
+// CaptureNames are the words that a node's metadata may say.
+func CaptureNames() []string { return captureNames[:] }
+
+// Family is the IP families of a node's own addresses.
+type Family uint8
+
+// The families. Dual prefers IPv4.
+const (
+	IPv4 Family = iota
+	IPv6
+	Dual
+)
+
+func (f Family) String() string { return [...]string{"ipv4", "ipv6", "dual"}[f] }
+
+// MarshalText writes the name.
+func (f Family) MarshalText() ([]byte, error) { return []byte(f.String()), nil }
+
+// Scope is those facts of a node that may change what it is sent. Nodes of one scope share one snapshot.
+type Scope struct {
+	Namespace string        `json:"namespace"`
+	Capture   Capture       `json:"capture"`
+	Family    Family        `json:"family"`
+	Domain    string        `json:"dnsDomain,omitempty"` // short names are relative to it
+	Locality  mesh.Locality `json:"locality,omitzero"`
+	// Addresses are the node's own IP addresses, separated by commas. They matter to the inbound side alone, which is
+	// there only with redirection.
+	Addresses string `json:"addresses,omitempty"`
+}
+
+// Base is the scope without what is one node's own: nodes that differ in nothing else share it.
+func (s Scope) Base() Scope {
+	s.Addresses = ""
+	return s
+}
+
+func (s Scope) addresses() []netip.Addr {
+	var out []netip.Addr
+	for a := range strings.SplitSeq(s.Addresses, ",") {
+		if ip, err := netip.ParseAddr(a); err == nil {
+			out = append(out, ip)
+		}
+	}
+	return out
+}
+
+// FieldError names the field of a node that cannot be read.
+type FieldError struct{ Field, Message string }
+
+func (e *FieldError) Error() string { return e.Field + ": " + e.Message }
+
+// ScopeOf reads a node's scope from its id and metadata. The id is Istio's sidecar~IP~NAME.NAMESPACE~DOMAIN or any
+// other text; metadata has NAMESPACE, INSTANCE_IPS and INTERCEPTION_MODE as Istio's, and meshd's own settings under
+// "meshd": {"capture": "redirect" or "none", "namespace": …}, which win. The error is a [FieldError].
+func ScopeOf(node *corev3.Node) (Scope, error) {
+	if node.GetId() == "" {
+		return Scope{}, &FieldError{"node.id", "is empty; an Envoy is told its id by --service-node or node.id in its bootstrap"}
+	}
+	l := node.GetLocality()
+	s := Scope{
+		Namespace: mesh.DefaultNamespace, Capture: None,
+		Locality: mesh.Locality{Region: l.GetRegion(), Zone: l.GetZone(), SubZone: l.GetSubZone()},
+	}
+	r := &nodeReader{}
+	var addresses []netip.Addr
+	parts := strings.Split(node.GetId(), "~")
+	if len(parts) == 4 && (parts[0] == "sidecar" || parts[0] == "router") {
+		addresses = r.addresses("node.id", parts[1])
+		s.Capture, s.Domain = Redirect, strings.ToLower(parts[3])
+		if i := strings.LastIndex(parts[2], "."); i >= 0 {
+			r.namespace("node.id", parts[2][i+1:], &s.Namespace)
+		}
+	}
+	istio := object{"node.metadata", node.GetMetadata().GetFields()}
+	r.namespace("node.metadata.NAMESPACE", r.text(istio, "NAMESPACE"), &s.Namespace)
+	if v := r.text(istio, "INSTANCE_IPS"); v != "" {
+		addresses = r.addresses("node.metadata.INSTANCE_IPS", v)
+	}
+	switch v := r.text(istio, "INTERCEPTION_MODE"); v {
+	case "":
+	case "REDIRECT", "TPROXY":
+		s.Capture = Redirect
+	case "NONE":
+		s.Capture = None
+	default:
+		r.reject("node.metadata.INTERCEPTION_MODE", fmt.Sprintf("%q is not a mode (REDIRECT, TPROXY, NONE)", v))
+	}
+	own := r.object(istio, "meshd")
+	r.namespace("node.metadata.meshd.namespace", r.text(own, "namespace"), &s.Namespace)
+	r.capture("node.metadata.meshd.capture", r.text(own, "capture"), &s.Capture)
+	s.Family = familyOf(addresses)
+	if s.Capture == Redirect {
+		s.Addresses = joinAddresses(addresses)
+	}
+	if r.wrong != nil {
+		return Scope{}, r.wrong
+	}
+	return s, nil
+}
+
+// object is a JSON object in a node's metadata.
+type object struct {
+	path   string
+	fields map[string]*structpb.Value
+}
+
+// nodeReader reads a node's fields and keeps the first that is wrong.
+type nodeReader struct{ wrong *FieldError }
+
+func (r *nodeReader) reject(field, message string) {
+	if r.wrong == nil {
+		r.wrong = &FieldError{field, message}
+	}
+}
+
+func (r *nodeReader) text(o object, key string) string {
+	v := o.fields[key]
+	if _, ok := v.GetKind().(*structpb.Value_StringValue); v != nil && !ok {
+		r.reject(o.path+"."+key, "is not text; put it in quotes")
+	}
+	return v.GetStringValue()
+}
+
+func (r *nodeReader) object(o object, key string) object {
+	v := o.fields[key]
+	if v != nil && v.GetStructValue() == nil {
+		r.reject(o.path+"."+key, "is not an object")
+	}
+	return object{o.path + "." + key, v.GetStructValue().GetFields()}
+}
+
+func (r *nodeReader) namespace(field, value string, into *string) {
+	switch {
+	case value == "":
+	case !mesh.IsLabel(value):
+		r.reject(field, fmt.Sprintf("%q is not a namespace; it is lower-case letters, digits and inner hyphens", value))
+	default:
+		*into = value
+	}
+}
+
+func (r *nodeReader) capture(field, value string, into *Capture) {
+	if value == "" {
+		return
+	}
+	i := slices.Index(captureNames[:], value)
+	if i < 0 {
+		r.reject(field, fmt.Sprintf("%q is not a capture (%s)", value, strings.Join(captureNames[:], ", ")))
+		return
+	}
+	*into = Capture(i)
+}
+
+func (r *nodeReader) addresses(field, list string) []netip.Addr {
+	var out []netip.Addr
+	for a := range strings.SplitSeq(list, ",") {
+		ip, err := netip.ParseAddr(strings.TrimSpace(a))
+		if err != nil {
+			r.reject(field, fmt.Sprintf("%q is not an IP address", a))
+		}
+		out = append(out, ip.Unmap())
+	}
+	return out
+}
+
+func joinAddresses(addresses []netip.Addr) string {
+	var texts []string
+	for _, a := range addresses {
+		texts = append(texts, a.String())
+	}
+	slices.Sort(texts)
+	return strings.Join(slices.Compact(texts), ",")
+}
+
+func familyOf(addresses []netip.Addr) Family {
+	var four, six bool
+	for _, a := range addresses {
+		if a.Is4() {
+			four = true
+		} else {
+			six = true
+		}
+	}
+	switch {
+	case four && six:
+		return Dual
+	case six:
+		return IPv6
+	}
+	return IPv4
+}

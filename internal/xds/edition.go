@@ -1,0 +1,133 @@
+package xds
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/meshd/meshd/internal/envoy"
+	"github.com/meshd/meshd/internal/pmap"
+)
+
+// edition is a snapshot as one scope's streams are sent it, numbered in order from 1. It is immutable but for what it
+// remembers of the way to it.
+type edition struct {
+	number uint64
+	*envoy.Snapshot
+	base    *edition // of the base scope, if the scope has one: what is the same there is encoded there
+	applied time.Time
+
+	mu         sync.Mutex
+	steps      [envoy.Types][]*step // the newest last, at most rememberedSteps
+	superseded bool                 // remembers nothing: streams that lag may hold it for long
+}
+
+// rememberedSteps is from how many editions the way to one is remembered, for each type. Streams come from nothing, from
+// the edition before, or from one of a few more while they lag.
+const rememberedSteps = 8
+
+// ordinal is the number, 0 for no edition.
+func (e *edition) ordinal() uint64 {
+	if e == nil {
+		return 0
+	}
+	return e.number
+}
+
+type change = pmap.Change[envoy.Name, *envoy.Resource]
+
+// step is what differs between two editions in one type.
+type step struct {
+	from    uint64
+	changes []change // in order of name
+	added   content  // the new and the changed ones
+}
+
+// since is the step to e from an earlier edition, or from nothing if from is nil.
+func (e *edition) since(t envoy.Type, from *edition) *step {
+	if from == e || from != nil && from.Resources[t] == e.Resources[t] {
+		return &nowhere
+	}
+	if e.likeBase(t) && (from == nil || from.likeBase(t)) {
+		if from != nil {
+			from = from.base
+		}
+		return e.base.since(t, from)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, s := range e.steps[t] {
+		if s.from == from.ordinal() {
+			return s
+		}
+	}
+	var old envoy.Resources
+	if from != nil {
+		old = from.Resources[t]
+	}
+	s := &step{from: from.ordinal()}
+	for c := range pmap.Diff(old, e.Resources[t]) {
+		if c.Old != nil && c.New != nil && c.Old.Version == c.New.Version {
+			continue // it has other origins
+		}
+		s.changes = append(s.changes, c)
+		if c.New != nil {
+			s.added.resources = append(s.added.resources, c.New)
+		}
+	}
+	if e.superseded {
+		return s
+	}
+	if len(e.steps[t]) == rememberedSteps {
+		e.steps[t] = slices.Delete(e.steps[t], 0, 1)
+	}
+	e.steps[t] = append(e.steps[t], s)
+	return s
+}
+
+// likeBase tells whether the base scope has the same resources of a type.
+func (e *edition) likeBase(t envoy.Type) bool {
+	return e.base != nil && e.Resources[t] == e.base.Resources[t]
+}
+
+// supersede notes that there is a newer edition.
+func (e *edition) supersede() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.superseded, e.steps = true, [envoy.Types][]*step{}
+}
+
+// nowhere is the step of those that have arrived.
+var nowhere step
+
+// share finds content that other streams send as well, or makes it anew. The resources are of type t, of this
+// edition and in order of name.
+func (e *edition) share(t envoy.Type, resources []*envoy.Resource, s *step) *content {
+	if len(resources) == e.Resources[t].Len() {
+		return &e.since(t, nil).added
+	}
+	if slices.Equal(resources, s.added.resources) {
+		return &s.added
+	}
+	return &content{resources: resources}
+}
+
+// content is resources in order of name, and their encoding, which is made once for each protocol.
+type content struct {
+	resources []*envoy.Resource
+
+	mu     sync.Mutex
+	bodies [protocols][]byte
+}
+
+func (c *content) body(p Protocol) []byte {
+	if len(c.resources) == 0 {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.bodies[p] == nil {
+		c.bodies[p] = encodeResources(p, c.resources)
+	}
+	return c.bodies[p]
+}

@@ -1,0 +1,365 @@
+package xds
+
+import (
+	"maps"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/meshd/meshd/internal/envoy"
+)
+
+// Whatever a client does, and however requests, responses and changes cross each other: when all has come to rest, the
+// client has what it wants of the newest snapshot, and nothing else.
+func TestAClientEndsWithTheSnapshot(t *testing.T) {
+	for p := range protocols {
+		t.Run(p.String(), func(t *testing.T) {
+			rapid.Check(t, func(t *rapid.T) {
+				c := newClient(t, p)
+				c.queues = true
+				refused := map[envoy.Type]bool{} // the last answer to the type was a rejection
+
+				anyType := rapid.Custom(func(t *rapid.T) envoy.Type { return envoy.Type(rapid.IntRange(0, 3).Draw(t, "type")) })
+				anyName := rapid.SampledFrom([]string{"a", "b", "c", "d", "e"})
+				wanted := rapid.SampledFrom([]envoy.Name{"a", "b", "c", "d", "e", everything})
+				content := rapid.SampledFrom([]string{"1", "2"})
+
+				receive := func(mayRefuse bool) {
+					if len(c.inbox) == 0 {
+						return
+					}
+					g := c.inbox[0]
+					c.inbox = c.inbox[1:]
+					if mayRefuse && rapid.IntRange(0, 4).Draw(t, "refuse") == 0 {
+						refused[g.Type] = true
+						c.nack(g, "no")
+						return
+					}
+					delete(refused, g.Type)
+					c.ack(g)
+				}
+				answer := func() {
+					if g := c.next(); g != nil {
+						c.inbox = append(c.inbox, g)
+						for _, other := range c.inbox[:len(c.inbox)-1] {
+							if other.Type == g.Type {
+								t.Fatalf("two responses of %s in flight", g.Type)
+							}
+						}
+					}
+				}
+				take := func() {
+					if len(c.outbox) > 0 {
+						c.outbox[0]()
+						c.outbox = c.outbox[1:]
+					}
+				}
+				rest := func() {
+					for range 100 {
+						for range 20 {
+							take()
+							answer()
+							receive(false)
+						}
+						if len(c.inbox)+len(c.outbox) == 0 && c.session.alarm(c.now).IsZero() {
+							if g := c.next(); g == nil {
+								return
+							} else {
+								c.inbox = append(c.inbox, g)
+							}
+						}
+						c.now = c.now.Add(grace)
+					}
+					t.Fatalf("it does not come to rest")
+				}
+
+				t.Repeat(map[string]func(*rapid.T){
+					"change": func(t *rapid.T) {
+						typ, n := anyType.Draw(t, "type"), anyName.Draw(t, "name")
+						if rapid.IntRange(0, 2).Draw(t, "how") == 0 {
+							c.remove(typ, n)
+						} else {
+							c.set(typ, n, content.Draw(t, "content"))
+						}
+						c.publish()
+					},
+					"subscribe": func(t *rapid.T) {
+						typ := anyType.Draw(t, "type")
+						if m := &c.types[typ]; !m.asked && m.version == "" && rapid.Bool().Draw(t, "legacy") {
+							c.all(typ)
+							return
+						}
+						c.subscribe(typ, rapid.SliceOfNDistinct(wanted, 1, 3, rapid.ID).Draw(t, "names")...)
+					},
+					"unsubscribe": func(t *rapid.T) {
+						typ := anyType.Draw(t, "type")
+						if !c.types[typ].asked || c.types[typ].legacy && p == SotW {
+							return // there it cannot be said
+						}
+						c.unsubscribe(typ, rapid.SliceOfNDistinct(wanted, 1, 3, rapid.ID).Draw(t, "names")...)
+					},
+					"server takes a request": func(*rapid.T) { take() },
+					"server answers":         func(*rapid.T) { answer() },
+					"client receives":        func(*rapid.T) { receive(true) },
+					"time":                   func(*rapid.T) { c.now = c.now.Add(grace / 2) },
+					"reconnect": func(t *rapid.T) {
+						c.reconnect()
+						for _, i := range rapid.Permutation([]int{0, 1, 2, 3}).Draw(t, "order") {
+							if m := &c.types[i]; m.wildcard || len(m.names) > 0 {
+								c.resume(envoy.Type(i))
+							}
+						}
+					},
+				})
+
+				c.publish()
+				rest()
+				for typ := range refused { // until a change they are left alone
+					for _, n := range []envoy.Name{"a", "b", "c", "d", "e"} {
+						if !c.types[typ].wants(n) {
+							continue
+						}
+						_, there := c.resources[typ].Get(n)
+						c.set(typ, string(n), "good")
+						c.publish()
+						rest()
+						if !there {
+							c.remove(typ, string(n))
+						}
+						break
+					}
+				}
+				c.publish()
+				rest()
+				for typ := range envoy.Types {
+					want := map[envoy.Name]string{}
+					for n, r := range c.resources[typ].All() {
+						if c.types[typ].wants(n) {
+							want[n] = r.Version
+						}
+					}
+					got := maps.Clone(c.types[typ].held)
+					if p == SotW && !order[typ].full {
+						for n := range got { // cannot be told
+							if _, ok := c.resources[typ].Get(n); !ok {
+								delete(got, n)
+							}
+						}
+					}
+					if !maps.Equal(got, want) {
+						t.Fatalf("the client has %s %v, want %v (subscription %+v)", typ, got, want, c.types[typ])
+					}
+				}
+			})
+		})
+	}
+}
+
+// An Envoy, which asks for the endpoints of the clusters that it gets and for the routes of its listeners, never has a
+// listener or route that leads to a cluster that it does not have or that is still warming, through whatever changes of
+// the mesh; and no cluster is left warming.
+func TestAnEnvoyIsNeverWithoutTheClustersOfItsRoutes(t *testing.T) {
+	for p := range protocols {
+		t.Run(p.String(), func(t *testing.T) {
+			rapid.Check(t, func(t *rapid.T) {
+				c := newClient(t, p)
+				c.queues = true
+				leadsTo := map[string]string{} // from a listener's or route's version to a cluster
+				warming := map[envoy.Name]bool{}
+
+				clusters := []string{"a", "b", "c", "d"}
+				routes := []string{"r", "s"}
+				versions := map[string]int{}
+				cluster := func(n, endpoints string) { // as the translation does: the cluster's version is part of its endpoints'
+					v := nonceOf(uint64(versions[n]))
+					c.set(cds, n, v)
+					c.set(eds, n, v+"/"+endpoints)
+				}
+				route := func(n, to string) {
+					for _, typ := range []envoy.Type{lds, rds} {
+						c.set(typ, n, to)
+						r, _ := c.resources[typ].Get(envoy.Name(n))
+						leadsTo[r.Version] = to
+					}
+				}
+				for _, n := range clusters {
+					cluster(n, "1")
+				}
+				for _, n := range routes {
+					route(n, "a")
+				}
+				c.publish()
+
+				blind := false // a list of the state of the world after a reconnect cannot spare what only the client knows
+				check := func() {
+					if blind {
+						return
+					}
+					for _, typ := range []envoy.Type{lds, rds} {
+						for n, v := range c.types[typ].held {
+							to := envoy.Name(leadsTo[v])
+							if c.types[cds].held[to] == "" || warming[to] {
+								t.Fatalf("%s %q leads to %q; the client has %v, of which are warming %v", typ, n, to, c.types[cds].held, warming)
+							}
+						}
+					}
+				}
+				receive := func() {
+					if len(c.inbox) == 0 {
+						return
+					}
+					g := c.inbox[0]
+					c.inbox = c.inbox[1:]
+					old := maps.Clone(c.types[g.Type].held)
+					c.apply(g)
+					held := c.types[g.Type].held
+					switch g.Type {
+					case cds:
+						var come, gone []envoy.Name
+						for n, v := range held {
+							switch {
+							case old[n] == "":
+								come = append(come, n)
+								warming[n] = true
+							case old[n] != v && v != "doomed":
+								// The former one serves while the new one warms; it must be sent its endpoints.
+								warming[n] = len(c.types[lds].held) == 0
+								c.types[eds].held[n] = "before " + v
+							}
+						}
+						for n := range old {
+							if held[n] == "" {
+								gone = append(gone, n)
+								delete(warming, n)
+							}
+						}
+						if len(gone) > 0 {
+							c.unsubscribe(eds, gone...)
+						}
+						if len(come) > 0 {
+							slices.Sort(come)
+							c.subscribe(eds, come...)
+						}
+						if !c.types[lds].asked {
+							c.all(lds)
+						}
+					case eds:
+						for _, n := range g.Resources {
+							delete(warming, n)
+						}
+					case lds:
+						var come []envoy.Name
+						for n := range held {
+							if !c.types[rds].names[n] {
+								come = append(come, n)
+							}
+						}
+						if len(come) > 0 {
+							slices.Sort(come)
+							c.subscribe(rds, come...)
+						}
+					}
+					m := &c.types[g.Type]
+					m.version, m.nonce = g.Version, g.Nonce
+					c.send(g.Type, nil, nil, g.Nonce)
+					check()
+				}
+				answer := func() {
+					if g := c.next(); g != nil {
+						c.inbox = append(c.inbox, g)
+					}
+				}
+				take := func() {
+					if len(c.outbox) > 0 {
+						c.outbox[0]()
+						c.outbox = c.outbox[1:]
+					}
+				}
+				rest := func() {
+					for range 300 {
+						take()
+						answer()
+						receive()
+						if at := c.session.alarm(c.now); !at.IsZero() {
+							c.now = at
+						}
+					}
+					blind = false
+				}
+
+				c.all(cds)
+				t.Repeat(map[string]func(*rapid.T){
+					"endpoints": func(t *rapid.T) {
+						n := rapid.SampledFrom(clusters).Draw(t, "name")
+						if _, ok := c.resources[cds].Get(envoy.Name(n)); ok {
+							cluster(n, rapid.SampledFrom([]string{"1", "2", "3"}).Draw(t, "endpoints"))
+							c.publish()
+						}
+					},
+					"a cluster comes or changes": func(t *rapid.T) {
+						n := rapid.SampledFrom(clusters).Draw(t, "name")
+						versions[n]++
+						cluster(n, "1")
+						c.publish()
+					},
+					"a route moves": func(t *rapid.T) {
+						to := rapid.SampledFrom(clusters).Draw(t, "to")
+						if _, ok := c.resources[cds].Get(envoy.Name(to)); ok {
+							route(rapid.SampledFrom(routes).Draw(t, "route"), to)
+							c.publish()
+						}
+					},
+					"everything moves off a cluster, which goes": func(t *rapid.T) {
+						n := rapid.SampledFrom(clusters).Draw(t, "name")
+						var to string
+						for other := range c.resources[cds].All() {
+							if string(other) != n {
+								to = string(other)
+							}
+						}
+						if to == "" {
+							return
+						}
+						for _, r := range routes {
+							if res, ok := c.resources[lds].Get(envoy.Name(r)); ok && leadsTo[res.Version] == n {
+								route(r, to)
+							}
+						}
+						c.remove(cds, n)
+						c.remove(eds, n)
+						c.publish()
+					},
+					"server takes a request": func(*rapid.T) { take() },
+					"server answers":         func(*rapid.T) { answer() },
+					"client receives":        func(*rapid.T) { receive() },
+					"time":                   func(*rapid.T) { c.now = c.now.Add(grace) },
+					"all settles":            func(*rapid.T) { rest() },
+					"reconnect": func(t *rapid.T) {
+						blind = p == SotW
+						c.reconnect()
+						for _, i := range []envoy.Type{cds, eds, lds, rds} {
+							if m := &c.types[i]; m.wildcard || len(m.names) > 0 {
+								c.resume(i)
+							}
+						}
+					},
+				})
+				rest()
+				if len(warming) > 0 {
+					t.Fatalf("left warming: %v", warming)
+				}
+				for typ := range envoy.Types {
+					want := map[envoy.Name]string{}
+					for n, r := range c.resources[typ].All() {
+						want[n] = r.Version
+					}
+					got := maps.Clone(c.types[typ].held)
+					if !maps.Equal(got, want) {
+						t.Fatalf("the client has %s %v, want %v", typ, got, want)
+					}
+				}
+			})
+		})
+	}
+}

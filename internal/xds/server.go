@@ -1,0 +1,240 @@
+package xds
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	clusterservice "github.com/envoyproxy/go-control-plane/envoy/service/cluster/v3"
+	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	endpointservice "github.com/envoyproxy/go-control-plane/envoy/service/endpoint/v3"
+	listenerservice "github.com/envoyproxy/go-control-plane/envoy/service/listener/v3"
+	routeservice "github.com/envoyproxy/go-control-plane/envoy/service/route/v3"
+	"github.com/hashicorp/go-hclog"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+
+	"github.com/meshd/meshd/internal/envoy"
+	"github.com/meshd/meshd/internal/mesh"
+)
+
+// Options are a server's settings. Zero values stand for the defaults, unless a field says otherwise.
+type Options struct {
+	Settings   envoy.Mesh
+	Identifier string // names this meshd to its clients, as Envoy's admin pages show it; default "meshd"
+	Reflection bool   // serve gRPC reflection
+
+	// DrainTime is how long streams get to end when the server stops; default 5 s.
+	DrainTime time.Duration
+	// DrainGrace is how long a cluster or its endpoints stay after the last listener and route that led to them went;
+	// default 1 s, negative for none.
+	DrainGrace time.Duration
+	// MaxConnectionAge is after what time, give or take a tenth, a client is told to connect anew, so that replicas share
+	// the load; default 4 h.
+	MaxConnectionAge time.Duration
+
+	MaxRequestSize int // bytes; default 64 MiB
+	// MinPing is how often a client may ping; default 10 s. Envoys are told to every 30 s, which gRPC's own default of
+	// five minutes answers with GOAWAY.
+	MinPing time.Duration
+	// Ping is after what idle time a client is pinged, and PingTimeout how long it has to answer; defaults 30 s and 10 s.
+	Ping, PingTimeout time.Duration
+
+	Translate Translation // default [envoy.Translate]
+}
+
+// endOfAge is how long the streams of a connection that has reached its age may go on.
+const endOfAge = 10 * time.Second
+
+// window is how many bytes of requests a client may send ahead. Setting it turns off the pings that measure bandwidth.
+const window = 1 << 20
+
+func (o Options) withDefaults() Options {
+	set := func(d *time.Duration, to time.Duration) {
+		if *d == 0 {
+			*d = to
+		}
+	}
+	set(&o.DrainTime, 5*time.Second)
+	set(&o.DrainGrace, time.Second)
+	set(&o.MaxConnectionAge, 4*time.Hour)
+	set(&o.MinPing, 10*time.Second)
+	set(&o.Ping, 30*time.Second)
+	set(&o.PingTimeout, 10*time.Second)
+	if o.MaxRequestSize == 0 {
+		o.MaxRequestSize = 64 << 20
+	}
+	if o.Identifier == "" {
+		o.Identifier = "meshd"
+	}
+	if o.Translate == nil {
+		o.Translate = envoy.Translate
+	}
+	return o
+}
+
+// Server serves the views that it is given. It serves once.
+type Server struct {
+	log          hclog.Logger
+	options      Options
+	controlPlane []byte
+	health       *health.Server
+	scopes       scopes
+	meter        meter
+
+	draining  chan struct{}
+	receivers sync.WaitGroup
+}
+
+// New makes a server. It does nothing before Run.
+func New(log hclog.Logger, o Options) *Server {
+	o = o.withDefaults()
+	s := &Server{
+		log:          log.Named("xds"),
+		options:      o,
+		controlPlane: encodeControlPlane(o.Identifier),
+		health:       health.NewServer(),
+		scopes:       scopes{translate: o.Translate, settings: o.Settings, of: map[envoy.Scope]*scope{}},
+		draining:     make(chan struct{}),
+	}
+	s.health.SetServingStatus("", grpc_health_v1.HealthCheckResponse_NOT_SERVING)
+	return s
+}
+
+// Apply makes view the one that is served. Views are applied by one goroutine, in order; no client is waited for. Streams
+// that came before the first view are answered now.
+func (s *Server) Apply(view *mesh.View) {
+	start := time.Now()
+	s.scopes.apply(view)
+	s.meter.translation.Store(int64(time.Since(start)))
+	s.health.SetServingStatus("", grpc_health_v1.HealthCheckResponse_SERVING)
+}
+
+// Run serves on l, which it closes, until ctx ends; then it tells all clients to go elsewhere, waits for at most the
+// drain time, and returns when nothing is left. The error is that of the listener.
+func (s *Server) Run(ctx context.Context, l net.Listener) error {
+	g := grpc.NewServer(
+		grpc.ForceServerCodecV2(newCodec()),
+		grpc.MaxRecvMsgSize(s.options.MaxRequestSize),
+		grpc.InitialWindowSize(window),
+		grpc.InitialConnWindowSize(window),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: s.options.MinPing, PermitWithoutStream: true}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			Time: s.options.Ping, Timeout: s.options.PingTimeout,
+			MaxConnectionAge: s.options.MaxConnectionAge, MaxConnectionAgeGrace: endOfAge, // gRPC adds the jitter
+		}),
+		grpc.WaitForHandlers(true),
+	)
+	s.register(g)
+
+	served := make(chan error, 1)
+	go func() { served <- g.Serve(l) }()
+	select {
+	case <-ctx.Done():
+	case err := <-served:
+		served <- err
+	}
+
+	s.health.Shutdown()
+	close(s.draining)
+	stopped := make(chan struct{})
+	go func() {
+		g.GracefulStop()
+		close(stopped)
+	}()
+	patience := time.NewTimer(s.options.DrainTime)
+	defer patience.Stop()
+	select {
+	case <-stopped:
+	case <-patience.C:
+		g.Stop()
+		<-stopped
+	}
+	s.receivers.Wait()
+	if err := <-served; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		return fmt.Errorf("serve xDS on %s: %w", l.Addr(), err)
+	}
+	return nil
+}
+
+func (s *Server) register(g *grpc.Server) {
+	discovery.RegisterAggregatedDiscoveryServiceServer(g, adsService{Server: s})
+	clusterservice.RegisterClusterDiscoveryServiceServer(g, cdsService{Server: s})
+	endpointservice.RegisterEndpointDiscoveryServiceServer(g, edsService{Server: s})
+	listenerservice.RegisterListenerDiscoveryServiceServer(g, ldsService{Server: s})
+	routeservice.RegisterRouteDiscoveryServiceServer(g, rdsService{Server: s})
+	grpc_health_v1.RegisterHealthServer(g, s.health)
+	if s.options.Reflection {
+		reflection.Register(g)
+	}
+}
+
+// The services. What is not here, the Fetch methods of REST, is Unimplemented.
+type (
+	adsService struct {
+		*Server
+		discovery.UnimplementedAggregatedDiscoveryServiceServer
+	}
+	cdsService struct {
+		*Server
+		clusterservice.UnimplementedClusterDiscoveryServiceServer
+	}
+	edsService struct {
+		*Server
+		endpointservice.UnimplementedEndpointDiscoveryServiceServer
+	}
+	ldsService struct {
+		*Server
+		listenerservice.UnimplementedListenerDiscoveryServiceServer
+	}
+	rdsService struct {
+		*Server
+		routeservice.UnimplementedRouteDiscoveryServiceServer
+	}
+)
+
+func (s adsService) StreamAggregatedResources(ss discovery.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+	return s.serve(ss, SotW, allTypes)
+}
+
+func (s adsService) DeltaAggregatedResources(ss discovery.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
+	return s.serve(ss, Delta, allTypes)
+}
+
+func (s cdsService) StreamClusters(ss clusterservice.ClusterDiscoveryService_StreamClustersServer) error {
+	return s.serve(ss, SotW, envoy.Cluster)
+}
+
+func (s cdsService) DeltaClusters(ss clusterservice.ClusterDiscoveryService_DeltaClustersServer) error {
+	return s.serve(ss, Delta, envoy.Cluster)
+}
+
+func (s edsService) StreamEndpoints(ss endpointservice.EndpointDiscoveryService_StreamEndpointsServer) error {
+	return s.serve(ss, SotW, envoy.Endpoints)
+}
+
+func (s edsService) DeltaEndpoints(ss endpointservice.EndpointDiscoveryService_DeltaEndpointsServer) error {
+	return s.serve(ss, Delta, envoy.Endpoints)
+}
+
+func (s ldsService) StreamListeners(ss listenerservice.ListenerDiscoveryService_StreamListenersServer) error {
+	return s.serve(ss, SotW, envoy.Listener)
+}
+
+func (s ldsService) DeltaListeners(ss listenerservice.ListenerDiscoveryService_DeltaListenersServer) error {
+	return s.serve(ss, Delta, envoy.Listener)
+}
+
+func (s rdsService) StreamRoutes(ss routeservice.RouteDiscoveryService_StreamRoutesServer) error {
+	return s.serve(ss, SotW, envoy.Route)
+}
+
+func (s rdsService) DeltaRoutes(ss routeservice.RouteDiscoveryService_DeltaRoutesServer) error {
+	return s.serve(ss, Delta, envoy.Route)
+}

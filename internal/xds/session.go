@@ -1,0 +1,418 @@
+package xds
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/meshd/meshd/internal/envoy"
+)
+
+// order is in which way one type waits for others, so that what is made is there before what refers to it, and what is
+// removed goes after what referred to it (rules 17 and 18). A type that the stream has not asked for is not waited for.
+var order = [envoy.Types]struct {
+	// after are types of which the edition must have been sent: the stream keeps the order.
+	after []envoy.Type
+	// answered are types of which the edition must have been answered: by then an Envoy has asked for the endpoints of
+	// new clusters, so that these are warm when a route leads to them.
+	answered []envoy.Type
+	// holds are types that must not be owed anything when this goes on to the next edition: a cluster that came with one
+	// and goes with the next is sent its endpoints all the same, since a route of the one may lead to it.
+	holds []envoy.Type
+	// before are types that must have accepted an edition before what it removes of this type goes.
+	before []envoy.Type
+	// gone are types of which what has the same name must have gone before: an Envoy drops its subscription to a
+	// cluster's endpoints with the cluster, and need not be told that they are gone (rule 5).
+	gone []envoy.Type
+	// forces are types of which the same names are sent again after this: a cluster that is changed warms until its
+	// endpoints come (rule 17).
+	forces []envoy.Type
+	// full types are always sent whole in the state of the world: what is missing there is deleted (rule 15).
+	full bool
+}{
+	envoy.Cluster: {
+		holds:  []envoy.Type{envoy.Endpoints},
+		before: []envoy.Type{envoy.Listener, envoy.Route},
+		forces: []envoy.Type{envoy.Endpoints},
+		full:   true,
+	},
+	envoy.Endpoints: {
+		after:  []envoy.Type{envoy.Cluster},
+		before: []envoy.Type{envoy.Listener, envoy.Route},
+		gone:   []envoy.Type{envoy.Cluster},
+	},
+	envoy.Listener: {
+		answered: []envoy.Type{envoy.Cluster, envoy.Endpoints},
+		full:     true,
+	},
+	envoy.Route: {
+		after:    []envoy.Type{envoy.Listener},
+		answered: []envoy.Type{envoy.Cluster, envoy.Endpoints},
+		before:   []envoy.Type{envoy.Listener},
+	},
+}
+
+// session is what one stream has asked for and was given. It is not safe for use by several goroutines.
+type session struct {
+	protocol Protocol
+	grace    time.Duration // how long a removal waits after what referred to it
+	tracks   [envoy.Types]track
+	nonce    uint64
+}
+
+// response is what a stream is sent next.
+type response struct {
+	typ     envoy.Type
+	version string
+	nonce   string
+	removed []envoy.Name
+	content *content
+	edition *edition
+	first   bool // nothing of the type was sent before
+}
+
+// request takes a request for a type. It returns the rejection that it was, or nil.
+func (s *session) request(t envoy.Type, r *request, now time.Time) *Rejection {
+	k := &s.tracks[t]
+	first := !k.asked
+	k.asked = true
+	if s.protocol == SotW && k.nonce != "" && r.nonce != k.nonce {
+		// Stale: the answer to the last response carries all names as well (rule 10). But what this one does not name,
+		// the client has dropped, though the answer may name it again.
+		k.want.retain(r)
+		k.forget()
+		k.missed = k.flight != nil
+		return nil
+	}
+	k.missed = false
+	waited := k.flight != nil
+	rejection := k.answered(r, now)
+	var o outcome
+	if s.protocol == SotW {
+		o = k.want.replace(r)
+		if first {
+			k.version = r.version
+			k.answer = order[t].full && r.version != "" // it must learn what is gone, even if that is all
+		}
+		// A request that says nothing new is an Envoy that made a cluster anew and wants its endpoints (rule 17c).
+		if o.same && !waited && !first && !r.failed && !order[t].full {
+			k.owe(slices.Collect(maps.Keys(k.want.names)))
+		}
+	} else {
+		o = k.want.update(r, first)
+		if first {
+			k.initial = r.initial()
+		} else {
+			for _, n := range o.asked {
+				delete(k.initial, n) // asked twice: it is not sure of what it has
+			}
+		}
+	}
+	k.owe(o.asked)
+	k.forget()
+	if o.widened {
+		k.answer, k.owesAll = true, true
+	}
+	return rejection
+}
+
+// next is the response that is due now, if any, on the way to the newest edition.
+func (s *session) next(newest *edition, now time.Time) *response {
+	for t := range envoy.Types {
+		if r := s.due(t, newest, now); r != nil {
+			return r
+		}
+	}
+	return nil
+}
+
+// skips moves to the next edition if that changes nothing for the stream, and tells whether it did so.
+func (s *session) skips(from, to *edition) bool {
+	for t := range envoy.Types {
+		if k := &s.tracks[t]; k.asked && (k.sent != from || k.meets(to.since(t, from))) {
+			return false
+		}
+	}
+	for t := range envoy.Types {
+		if k := &s.tracks[t]; k.asked {
+			k.pass(to)
+		}
+	}
+	return true
+}
+
+// alarm is when next has to be called though nothing happens; zero if never. What is past waits for the client.
+func (s *session) alarm(now time.Time) (at time.Time) {
+	for t := range s.tracks {
+		for _, d := range s.tracks[t].doomed {
+			if d.due.After(now) && (at.IsZero() || d.due.Before(at)) {
+				at = d.due
+			}
+		}
+	}
+	return at
+}
+
+// target is the edition that a type may be brought to by now; nil if it has to wait.
+func (s *session) target(t envoy.Type, newest *edition) *edition {
+	e := newest
+	bound := func(types []envoy.Type, reached func(*track) *edition) {
+		for _, p := range types {
+			if k := &s.tracks[p]; k.asked && reached(k).ordinal() < e.ordinal() {
+				e = reached(k)
+			}
+		}
+	}
+	bound(order[t].after, func(k *track) *edition { return k.sent })
+	bound(order[t].answered, (*track).answeredUpTo)
+	sent := s.tracks[t].sent
+	if e == nil || sent == nil {
+		return e
+	}
+	if e.number < sent.number || slices.ContainsFunc(order[t].holds, func(p envoy.Type) bool { return s.tracks[p].owes() }) {
+		return sent
+	}
+	return e
+}
+
+// mayGo tells whether nothing that the client has refers to what is doomed any more, and the grace since then is over.
+func (s *session) mayGo(t envoy.Type, n envoy.Name, d *doom, now time.Time) bool {
+	for _, p := range order[t].before {
+		if k := &s.tracks[p]; k.asked && k.accepted.ordinal() < d.edition {
+			return false
+		}
+	}
+	for _, p := range order[t].gone {
+		if s.tracks[p].mayHave(n) {
+			return false
+		}
+	}
+	if d.due.IsZero() {
+		d.due = now.Add(s.grace)
+	}
+	return !now.Before(d.due)
+}
+
+// due is the response of one type that may be sent now.
+func (s *session) due(t envoy.Type, newest *edition, now time.Time) *response {
+	k := &s.tracks[t]
+	e := s.target(t, newest)
+	if !k.asked || e == nil {
+		return nil
+	}
+	st := &nowhere
+	if k.sent != nil || k.want.wildcard {
+		st = e.since(t, k.sent)
+	}
+	if k.flight != nil {
+		if !k.meets(st) {
+			k.pass(e)
+		}
+		return nil
+	}
+	if s.upToDate(t, e) {
+		k.clear()
+		k.pass(e)
+		return nil
+	}
+
+	g := gathering{session: s, t: t, track: k, edition: e}
+	g.step(st)
+	g.debts()
+	g.removals(now)
+	if g.nothing() && !k.answer {
+		k.clear()
+		k.pass(e)
+		return nil
+	}
+	g.retries()
+	resources, removed := g.result(st)
+
+	s.nonce++
+	r := &response{typ: t, nonce: nonceOf(s.nonce), edition: e, first: k.nonce == "", removed: removed}
+	r.version, r.content = e.Versions[t].String(), e.share(t, resources, st)
+	if s.protocol == SotW {
+		r.removed = nil
+		if order[t].full {
+			r.content = s.whole(k, t, e)
+		}
+		if !k.want.wildcard || len(k.doomed) > 0 {
+			r.version += partly
+		}
+	}
+	k.clear()
+	k.sent, k.nonce, k.refused = e, r.nonce, nil
+	k.flight = &flight{nonce: r.nonce, resources: resources, removed: removed}
+	k.marks.sent = Mark{Version: r.version, Nonce: r.nonce, Time: now}
+	for _, f := range order[t].forces {
+		s.force(f, resources, e)
+	}
+	return r
+}
+
+// partly marks the version of a response that does not hold exactly what the snapshot has.
+const partly = "~"
+
+// upToDate tells whether a client of the state of the world that came with everything has it: it need not be answered.
+// A client that names what it wants, if only "*", is answered always: its version does not say what it had and dropped.
+func (s *session) upToDate(t envoy.Type, e *edition) bool {
+	k := &s.tracks[t]
+	return s.protocol == SotW && k.sent == nil && k.nonce == "" && k.want.wildcard && !k.want.named &&
+		k.version == e.Versions[t].String()
+}
+
+// whole is all that the client is to have of a type: what is there of what it wants, and what is doomed.
+func (s *session) whole(k *track, t envoy.Type, e *edition) *content {
+	var list []*envoy.Resource
+	if k.want.wildcard {
+		all := &e.since(t, nil).added
+		if len(k.doomed) == 0 {
+			return all
+		}
+		list = slices.Clone(all.resources)
+	} else {
+		for n := range k.want.names {
+			if r, ok := e.Resources[t].Get(n); ok {
+				list = append(list, r)
+			}
+		}
+	}
+	for _, d := range k.doomed {
+		list = append(list, d.resource)
+	}
+	slices.SortFunc(list, byName)
+	return &content{resources: list}
+}
+
+// force makes the resources of a type that have the names of others be sent after these.
+func (s *session) force(t envoy.Type, others []*envoy.Resource, e *edition) {
+	k := &s.tracks[t]
+	if !k.asked {
+		return
+	}
+	for _, o := range others {
+		if _, ok := e.Resources[t].Get(o.Name); ok && k.want.has(o.Name) {
+			k.owed.add(o.Name)
+			delete(k.initial, o.Name)
+		}
+	}
+}
+
+// gathering collects what a response of one type must hold.
+type gathering struct {
+	session *session
+	t       envoy.Type
+	track   *track
+	edition *edition
+
+	changed []*envoy.Resource // by the step, in order
+	more    []*envoy.Resource
+	removed []envoy.Name
+}
+
+// step takes what has changed of what is wanted.
+func (g *gathering) step(st *step) {
+	k := g.track
+	if k.want.wildcard && k.initial == nil && len(k.doomed) == 0 && len(st.added.resources) == len(st.changes) {
+		g.changed = st.added.resources
+		return
+	}
+	for i := range st.changes {
+		c := &st.changes[i]
+		switch {
+		case !k.want.has(c.Key):
+		case c.New == nil:
+			g.lose(c.Key, c.Old)
+		case k.initial[c.Key] != c.New.Version:
+			g.changed = append(g.changed, c.New)
+			delete(k.doomed, c.Key)
+		}
+	}
+}
+
+// debts takes what is owed whether it has changed or not, and what the client came with and must drop.
+func (g *gathering) debts() {
+	k := g.track
+	if k.owesAll && k.sent != nil {
+		g.more = append(g.more, g.edition.since(g.t, nil).added.resources...)
+	}
+	for n := range k.owed {
+		r, ok := g.edition.Resources[g.t].Get(n)
+		switch {
+		case ok && k.initial[n] == r.Version: // the exception of rule 4
+		case ok:
+			g.more = append(g.more, r)
+			delete(k.doomed, n)
+		case k.initial[n] != "":
+			g.lose(n, nil)
+		case g.session.protocol == Delta:
+			g.drop(n)
+		}
+	}
+	for n := range k.initial {
+		if _, ok := g.edition.Resources[g.t].Get(n); !ok && k.want.has(n) && !k.owed.has(n) {
+			g.lose(n, nil)
+		}
+	}
+}
+
+// lose takes what is not there any more; old is what the client has, if known. What others may refer to goes later, unless
+// the client has rejected it.
+func (g *gathering) lose(n envoy.Name, old *envoy.Resource) {
+	k := g.track
+	if len(order[g.t].before) == 0 || k.refused.has(n) || g.session.protocol == SotW && !order[g.t].full {
+		g.drop(n)
+		return
+	}
+	if k.doomed == nil {
+		k.doomed = map[envoy.Name]*doom{}
+	}
+	k.doomed[n] = &doom{resource: old, edition: g.edition.number}
+}
+
+func (g *gathering) drop(n envoy.Name) {
+	delete(g.track.refused, n)
+	delete(g.track.doomed, n)
+	g.removed = append(g.removed, n)
+}
+
+// removals takes what was doomed and may go now.
+func (g *gathering) removals(now time.Time) {
+	for n, d := range g.track.doomed {
+		if g.session.mayGo(g.t, n, d, now) {
+			g.drop(n)
+		}
+	}
+}
+
+// nothing tells whether there is nothing to say. In the state of the world only a full type can say what is gone.
+func (g *gathering) nothing() bool {
+	sayable := g.session.protocol == Delta || order[g.t].full
+	return len(g.changed) == 0 && len(g.more) == 0 && (len(g.removed) == 0 || !sayable)
+}
+
+// retries takes what was rejected before: the client dropped the whole response, or may have.
+func (g *gathering) retries() {
+	for n := range g.track.refused {
+		if r, ok := g.edition.Resources[g.t].Get(n); ok {
+			g.more = append(g.more, r)
+		} else {
+			g.removed = append(g.removed, n)
+		}
+	}
+}
+
+// result is all of it, in order of name and each name once (rule 14).
+func (g *gathering) result(st *step) ([]*envoy.Resource, []envoy.Name) {
+	resources := g.changed
+	if len(g.more) > 0 {
+		resources = slices.Concat(g.changed, g.more)
+		slices.SortFunc(resources, byName)
+		resources = slices.Compact(resources)
+	}
+	slices.Sort(g.removed)
+	return resources, slices.Compact(g.removed)
+}
+
+func byName(a, b *envoy.Resource) int { return strings.Compare(string(a.Name), string(b.Name)) }

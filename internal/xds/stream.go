@@ -1,0 +1,238 @@
+package xds
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/meshd/meshd/internal/envoy"
+)
+
+// stream is one stream of a client. The handler's goroutine sends, another one receives; between them stands the
+// session, so that requests are taken while the client does not read, and the worker that applies views can tell without
+// waking anybody that a change does not matter here.
+type stream struct {
+	server   *Server
+	protocol Protocol
+	only     envoy.Type // the type of a service for one; allTypes: ADS
+	wake     chan struct{}
+
+	mu      sync.Mutex
+	session session
+	scope   *scope     // nil before the first request; the receiver sets it once
+	info    NodeStatus // without deliveries; likewise
+}
+
+// allTypes is the type of a service for all of them.
+const allTypes = envoy.Types
+
+// serve runs a stream to its end.
+func (s *Server) serve(ss grpc.ServerStream, p Protocol, only envoy.Type) error {
+	x := &stream{
+		server: s, protocol: p, only: only, wake: make(chan struct{}, 1),
+		session: session{protocol: p, grace: s.options.DrainGrace},
+	}
+	received := make(chan error, 1)
+	s.receivers.Go(func() { // it ends with the handler, which ends the stream's context
+		err := x.receive(ss)
+		x.leave(err)
+		received <- err
+	})
+	return x.send(ss, received)
+}
+
+// send sends what is due until the stream ends.
+func (x *stream) send(ss grpc.ServerStream, received <-chan error) error {
+	alarm := time.NewTimer(0)
+	defer alarm.Stop()
+	for {
+		next, at := x.next(time.Now())
+		if next != nil {
+			if err := ss.SendMsg(next); err != nil {
+				return err
+			}
+			continue
+		}
+		if at.IsZero() {
+			alarm.Stop()
+		} else {
+			alarm.Reset(time.Until(at))
+		}
+		select {
+		case <-x.wake:
+		case <-alarm.C:
+		case err := <-received:
+			return err
+		case <-x.server.draining:
+			return status.Error(codes.Unavailable, "meshd is stopping")
+		}
+	}
+}
+
+// next is what is to be sent now, or when to look again; a zero time means when woken.
+func (x *stream) next(now time.Time) (*frame, time.Time) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.scope == nil {
+		return nil, time.Time{}
+	}
+	newest := x.scope.newest.Load()
+	if newest == nil {
+		return nil, time.Time{}
+	}
+	r := x.session.next(newest, now)
+	if r == nil {
+		return nil, x.session.alarm(now)
+	}
+	f := encode(x.protocol, x.server.controlPlane, r)
+	x.server.meter.sent(r, f.buffers.Len(), now)
+	return f, time.Time{}
+}
+
+// signal makes the sender look; one signal stands for many.
+func (x *stream) signal() {
+	select {
+	case x.wake <- struct{}{}:
+	default:
+	}
+}
+
+// offer tells a stream of its scope's new edition. It does not wait: a stream that is at work finds the edition itself.
+func (x *stream) offer(from, to *edition) {
+	if from != nil && x.mu.TryLock() {
+		skipped := x.session.skips(from, to)
+		x.mu.Unlock()
+		if skipped {
+			return
+		}
+	}
+	x.signal()
+}
+
+// receive takes requests until the stream ends or one is wrong.
+func (x *stream) receive(ss grpc.ServerStream) error {
+	for {
+		var message raw
+		switch err := ss.RecvMsg(&message); {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		}
+		r, err := parseRequest(x.protocol, message.bytes)
+		if err != nil {
+			return status.Error(codes.InvalidArgument, err.Error())
+		}
+		if err := x.identify(ss.Context(), r); err != nil {
+			return status.Error(codes.InvalidArgument, err.Error())
+		}
+		t, known := typeOf(r.typeURL)
+		if len(r.typeURL) == 0 {
+			if x.only == allTypes {
+				return status.Error(codes.InvalidArgument, "type_url: is empty")
+			}
+			t, known = x.only, true
+		}
+		if known && (x.only == allTypes || x.only == t) { // to all else silence (rule 8)
+			x.request(t, r)
+		}
+	}
+}
+
+// request gives a request to the session.
+func (x *stream) request(t envoy.Type, r *request) {
+	x.mu.Lock()
+	rejection := x.session.request(t, r, time.Now())
+	x.mu.Unlock()
+	x.signal()
+	if rejection == nil {
+		return
+	}
+	x.server.meter.types[t].rejections.Add(1)
+	x.server.log.Warn("node rejected resources", "node", x.info.ID, "type", t, "resources", rejection.Resources,
+		"origins", x.origins(rejection), "message", rejection.Message)
+}
+
+// origins says from where the services of a rejection come.
+func (x *stream) origins(r *Rejection) []string {
+	var out []string
+	newest := x.scope.newest.Load()
+	for _, key := range r.Services {
+		if s, ok := newest.View.Services.Get(key); ok {
+			out = append(out, key.String()+" "+s.Origin.String())
+		} else {
+			out = append(out, key.String())
+		}
+	}
+	return out
+}
+
+// identify reads the node from a stream's first request, which must hold it, and joins its scope.
+func (x *stream) identify(ctx context.Context, r *request) error {
+	if x.scope != nil {
+		return nil
+	}
+	if r.node == nil {
+		return &envoy.FieldError{Field: "node", Message: "is missing from the stream's first request"}
+	}
+	node := &corev3.Node{}
+	if err := proto.Unmarshal(r.node, node); err != nil {
+		return &envoy.FieldError{Field: "node", Message: err.Error()}
+	}
+	key, err := envoy.ScopeOf(node)
+	if err != nil {
+		return err
+	}
+	info := NodeStatus{
+		ID: node.GetId(), Cluster: node.GetCluster(), Scope: key,
+		UserAgent: node.GetUserAgentName(), Version: versionOf(node),
+		Connected: time.Now(), Protocol: x.protocol, Aggregated: x.only == allTypes,
+	}
+	if p, ok := peer.FromContext(ctx); ok {
+		info.Peer = p.Addr.String()
+	}
+	scope := x.server.scopes.join(key, x)
+	x.mu.Lock()
+	x.scope, x.info = scope, info
+	x.mu.Unlock()
+	x.server.scopes.refresh(scope)
+	x.server.log.Debug("node connected", "node", info.ID, "peer", info.Peer, "protocol", x.protocol, "scope", key)
+	return nil
+}
+
+// leave ends the membership in the scope.
+func (x *stream) leave(reason error) {
+	if x.scope == nil {
+		return
+	}
+	x.server.scopes.leave(x.scope, x)
+	x.server.log.Debug("node disconnected", "node", x.info.ID, "peer", x.info.Peer, "reason", reason)
+}
+
+func (x *stream) status() NodeStatus {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	st := x.info
+	st.Deliveries = x.session.deliveries()
+	return st
+}
+
+func (x *stream) pending() (n int) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for t := range x.session.tracks {
+		if x.session.tracks[t].flight != nil {
+			n++
+		}
+	}
+	return n
+}

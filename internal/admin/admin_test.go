@@ -1,0 +1,265 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	"go.uber.org/goleak"
+
+	"github.com/meshd/meshd/internal/aggregate"
+	"github.com/meshd/meshd/internal/envoy"
+	"github.com/meshd/meshd/internal/mesh"
+	"github.com/meshd/meshd/internal/xds"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// noon is when everything happens.
+var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+
+// daemon is what the server is asked to show.
+type daemon struct {
+	*Server
+	registries []aggregate.RegistryStatus
+	history    []aggregate.Change
+	nodes      []xds.NodeStatus
+	stats      xds.Stats
+	url        string
+}
+
+// start runs a server until the end of the test.
+func start(t *testing.T) *daemon {
+	t.Helper()
+	d := &daemon{registries: []aggregate.RegistryStatus{{Name: "files"}}}
+	d.Server = New(hclog.NewNullLogger(), Options{
+		Version: "1.2.3", Commit: "abc",
+		XDS:        &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 15010},
+		Registries: func() []aggregate.RegistryStatus { return d.registries },
+		History:    func() []aggregate.Change { return d.history },
+		Nodes:      func() []xds.NodeStatus { return d.nodes },
+		NodeProblems: func() []mesh.Problem {
+			return []mesh.Problem{{Severity: mesh.Warning, Code: "listener-taken", Message: "gets no connections", Origin: mesh.Origin{Source: "c.yaml", Line: 9}}}
+		},
+		Stats: func() xds.Stats { return d.stats },
+	})
+	d.started = noon
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.url = "http://" + l.Addr().String()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- d.Run(ctx, l) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		http.DefaultClient.CloseIdleConnections()
+	})
+	return d
+}
+
+// serve gives the daemon a view of one service, a problem and a node that has rejected the service's cluster.
+func (d *daemon) serve(t *testing.T) {
+	t.Helper()
+	host, err := mesh.ParseHost("pay.mesh.internal")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pay := mesh.Seal(mesh.Service{
+		Key:        mesh.Key{Host: host, Namespace: "shop"},
+		Ports:      []mesh.Port{{Number: 443, Name: "https", Protocol: mesh.HTTPS, Origin: mesh.Origin{Registry: "files", Source: "pay.yaml", Line: 9}}},
+		Addresses:  []netip.Prefix{netip.MustParsePrefix("198.51.100.7/32"), netip.MustParsePrefix("203.0.113.0/24")},
+		Resolution: mesh.Static, Location: mesh.Internal, Export: mesh.Visibility{All: true},
+		Endpoints: []mesh.Endpoint{{
+			Address: mesh.IPAddress(netip.MustParseAddr("192.0.2.7")), Ports: []uint16{8443}, Weight: 1,
+			Locality: mesh.Locality{Region: "eu", Zone: "eu-1"}, Health: mesh.Healthy, Origin: mesh.Origin{Registry: "files", Source: "pay.yaml", Line: 12},
+		}},
+		Origin: mesh.Origin{Registry: "files", Source: "pay.yaml", Name: "pay", Line: 4},
+	})
+	view := &mesh.View{
+		Generation: 3, Digest: mesh.Digest{0xf0, 0x0d}, Services: mesh.Services{}.With(pay.Key, pay), Registries: []string{"files"},
+		Problems: []mesh.Problem{
+			{Severity: mesh.Notice, Code: "unknown-kind", Message: "is skipped", Origin: mesh.Origin{Registry: "files", Source: "a.yaml", Line: 1}, Since: noon},
+			{Severity: mesh.Error, Code: "no-such-field", Field: "spec.prots", Message: `is no field; did you mean "ports"?`, Serving: "what it said before", Origin: mesh.Origin{Registry: "files", Source: "b.yaml", Line: 7, Column: 3}, Since: noon},
+		},
+	}
+	d.registries = []aggregate.RegistryStatus{{Name: "files", Synced: true, Published: noon, Services: 1, Problems: 2}}
+	d.history = []aggregate.Change{
+		{Generation: 2, Time: noon, Registries: []string{"files"}, Removed: []mesh.Key{{Host: host, Namespace: "default"}}},
+		{Generation: 3, Time: noon, Registries: []string{"files"}, Added: slices.Repeat([]mesh.Key{pay.Key}, 21), Digest: mesh.Digest{0xf0, 0x0d}},
+	}
+	d.Apply(d.history[1], view)
+	mark := xds.Mark{Version: "f00d", Nonce: "7", Time: noon}
+	d.nodes = []xds.NodeStatus{{
+		ID: "rack/web-1", Cluster: "web", Scope: envoy.Scope{Namespace: "shop", Capture: envoy.None}, Peer: "192.0.2.9:4711",
+		UserAgent: "envoy", Version: "1.40.0", Connected: noon, Protocol: xds.Delta, Aggregated: true,
+		Deliveries: []xds.Delivery{
+			{Type: envoy.Cluster, Wildcard: true, Sent: mark, Rejected: &xds.Rejection{
+				Mark: mark, Message: "no good", Resources: []envoy.Name{"outbound|443||pay.mesh.internal"}, Services: []mesh.Key{pay.Key},
+			}},
+			{Type: envoy.Endpoints, Subscribed: 1, Sent: mark, Accepted: mark},
+		},
+	}}
+	d.stats = xds.Stats{Scopes: 1, Latency: xds.Latency{
+		Bounds: []time.Duration{time.Millisecond, time.Second}, Buckets: []uint64{2, 3}, Count: 6, Sum: 3 * time.Second,
+	}}
+	d.stats.Streams[xds.Delta] = 1
+	d.stats.Types[envoy.Listener].Rejections = 4
+}
+
+func (d *daemon) get(t *testing.T, path string) (int, string) {
+	t.Helper()
+	resp, err := http.Get(d.url + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(body)
+}
+
+func TestReadyOnceTheFirstCompleteViewIsServed(t *testing.T) {
+	d := start(t)
+	if code, body := d.get(t, "/-/ready"); code != 503 || body != "not ready: no services yet from files\n" {
+		t.Errorf("without services: %d %q", code, body)
+	}
+	d.registries = []aggregate.RegistryStatus{{Name: "files", Synced: true}}
+	if code, body := d.get(t, "/-/ready"); code != 503 || body != "not ready: the first view is being made\n" {
+		t.Errorf("without a view: %d %q", code, body)
+	}
+	d.Apply(aggregate.Change{}, &mesh.View{})
+	if code, body := d.get(t, "/-/ready"); code != 200 || body != "ready\n" {
+		t.Errorf("with a view: %d %q", code, body)
+	}
+	d.registries = append(d.registries, aggregate.RegistryStatus{Name: "consul dc1"})
+	if code, body := d.get(t, "/-/ready"); code != 503 || body != "not ready: no services yet from consul dc1\n" {
+		t.Errorf("with a view that is not complete: %d %q", code, body)
+	}
+	if code, _ := d.get(t, "/-/healthy"); code != 200 {
+		t.Errorf("healthy: %d", code)
+	}
+}
+
+// TestAnswersKeepTheirShape compares with files, since programs rely on these.
+func TestAnswersKeepTheirShape(t *testing.T) {
+	d := start(t)
+	_, empty := d.get(t, "/api/v1/status")
+	golden(t, "starting.json", strings.ReplaceAll(empty, d.url[len("http://"):], "127.0.0.1:15014"))
+	d.serve(t)
+	for _, name := range []string{"status", "registries", "services", "problems", "changes", "nodes", "nodes/rack/web-1"} {
+		_, body := d.get(t, "/api/v1/"+name)
+		golden(t, strings.ReplaceAll(name, "/", "-")+".json", strings.ReplaceAll(body, d.url[len("http://"):], "127.0.0.1:15014"))
+	}
+}
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got), rewrite it with -update:\n%s", path, diff)
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	d := start(t)
+	if code, body := d.get(t, "/metrics"); code != 200 || !strings.Contains(body, "meshd_ready 0\n") || strings.Contains(body, "meshd_view_generation") {
+		t.Errorf("before the first view: %d\n%s", code, body)
+	}
+	d.serve(t)
+	_, body := d.get(t, "/metrics")
+	for _, want := range []string{
+		`meshd_build_info{commit="abc",goversion="go`, "\nmeshd_ready 1\n", "\nmeshd_view_generation 3\n", "\nmeshd_services 1\n", "\nmeshd_endpoints 1\n",
+		`meshd_problems{severity="error"} 1`, `meshd_problems{severity="warning"} 1`, `meshd_registry_synced{registry="files"} 1`,
+		`meshd_registry_published_timestamp_seconds{registry="files"} 1.7673552e+09`, `meshd_xds_streams{protocol="delta"} 1`,
+		`meshd_xds_rejections_total{type="listeners"} 4`, `meshd_xds_rejecting_streams{type="clusters"} 1`, `meshd_xds_rejecting_streams{type="routes"} 0`,
+		`meshd_xds_send_latency_seconds_bucket{le="0.001"} 2`, `meshd_xds_send_latency_seconds_bucket{le="1"} 5`,
+		`meshd_xds_send_latency_seconds_bucket{le="+Inf"} 6`, "go_goroutines ", "process_cpu_seconds_total ",
+	} {
+		if !strings.Contains(body, want) {
+			t.Errorf("no %q in\n%s", want, body)
+		}
+	}
+	families, err := d.metrics().Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	lint, err := promlint.NewWithMetricFamilies(families).Lint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range lint {
+		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+}
+
+func TestPages(t *testing.T) {
+	d := start(t)
+	d.serve(t)
+	_, body := d.get(t, "/")
+	for _, p := range pages {
+		if code, _ := d.get(t, p.path); code != 200 {
+			t.Errorf("the index leads to %s: %d", p.path, code)
+		}
+		if !strings.Contains(body, `href="`+p.path+`"`) {
+			t.Errorf("the index does not lead to %s", p.path)
+		}
+	}
+	for _, path := range []string{"/nothing", "/api/v1/", "/api/v1/nodes/other", "/api/v2/status"} {
+		if code, _ := d.get(t, path); code != 404 {
+			t.Errorf("%s: %d", path, code)
+		}
+	}
+	for _, path := range []string{"/", "/-/ready", "/metrics", "/api/v1/status", "/api/v1/nodes/web-1"} {
+		resp, err := http.Post(d.url+path, "text/plain", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusMethodNotAllowed {
+			t.Errorf("POST %s: %s", path, resp.Status)
+		}
+	}
+}
+
+func TestRunReturnsTheListenersError(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	err = New(hclog.NewNullLogger(), Options{}).Run(t.Context(), l)
+	if !errors.Is(err, net.ErrClosed) {
+		t.Errorf("error: %v", err)
+	}
+}

@@ -1,0 +1,62 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/meshd/meshd/internal/envoy"
+	"github.com/meshd/meshd/internal/mesh"
+)
+
+// nodeFlags are the flags that say which node is meant.
+type nodeFlags struct {
+	id, metadata, namespace, locality string
+	capture                           choice
+}
+
+func (f *nodeFlags) register(cmd *cobra.Command) {
+	f.capture.words = envoy.CaptureNames()
+	flags := cmd.Flags()
+	flags.StringVar(&f.id, "node-id", "", "the node's `ID`: any text, or Istio's sidecar~IP~NAME.NAMESPACE~DOMAIN (required)")
+	flags.StringVar(&f.metadata, "metadata", "", "the node's metadata, a `JSON` object")
+	flags.StringVar(&f.namespace, "namespace", "", "the node's namespace `NAME` (default: what the metadata or id says, else \"default\")")
+	flags.StringVar(&f.locality, "locality", "", "where the node is: `REGION/ZONE/SUBZONE`; later parts may be left out")
+	flags.Var(&f.capture, "capture", "how connections reach the node's Envoy (default: what the metadata says, else redirect for an id of Istio's form and none for others)")
+	if err := cmd.MarkFlagRequired("node-id"); err != nil {
+		panic(err) // there is such a flag
+	}
+}
+
+// node makes the node that the flags describe. Whether meshd takes it is for [envoy.ScopeOf] to say.
+func (f *nodeFlags) node() (*corev3.Node, error) {
+	metadata := map[string]any{}
+	if f.metadata != "" {
+		if err := json.Unmarshal([]byte(f.metadata), &metadata); err != nil {
+			return nil, fmt.Errorf(`--metadata is not a JSON object such as {"NAMESPACE": "shop"}: %w`, err)
+		}
+	}
+	own, ok := metadata["meshd"].(map[string]any)
+	if !ok && metadata["meshd"] == nil {
+		own = map[string]any{}
+	}
+	for key, value := range map[string]string{"capture": f.capture.value, "namespace": f.namespace} {
+		if value != "" && own != nil {
+			own[key] = value
+			metadata["meshd"] = own
+		}
+	}
+	fields, err := structpb.NewStruct(metadata)
+	if err != nil {
+		return nil, fmt.Errorf("--metadata: %w", err)
+	}
+	n := &corev3.Node{Id: f.id, Metadata: fields}
+	if f.locality != "" {
+		l := mesh.ParseLocality(f.locality)
+		n.Locality = &corev3.Locality{Region: l.Region, Zone: l.Zone, SubZone: l.SubZone}
+	}
+	return n, nil
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/netip"
 	"sync"
 	"testing"
 	"time"
@@ -14,11 +15,13 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/meshd/meshd/internal/aggregate"
 	"github.com/meshd/meshd/internal/envoy"
+	"github.com/meshd/meshd/internal/mesh"
 )
 
-// BenchmarkEndpointChange is from a view with one endpoint changed to the last stream having it, over loopback, with the
-// clients in the same process. Each stream has all clusters by wildcard and names the endpoints of each. Its cost must not
+// BenchmarkEndpointChange is from a registry's catalog with one endpoint changed to the last stream having it: merged,
+// translated and sent over loopback, with the clients in the same process. Each stream has all clusters by wildcard and names the endpoints of each. Its cost must not
 // follow the number of services.
 func BenchmarkEndpointChange(b *testing.B) {
 	for _, protocol := range []Protocol{Delta, SotW} {
@@ -36,15 +39,23 @@ func BenchmarkEndpointChange(b *testing.B) {
 }
 
 func benchmarkChange(b *testing.B, p Protocol, streams, services int) {
-	w := &world{}
+	var catalog mesh.Catalog
 	names := make([]string, services)
-	for i := range services {
-		names[i] = fmt.Sprintf("service-%05d", i)
-		w.set(cds, names[i], "0")
-		w.set(eds, names[i], "0")
+	put := func(i, version int) {
+		svc := benchService(b, i, version)
+		catalog.Services = catalog.Services.With(svc.Key, svc)
+		names[i] = "outbound|80||" + svc.Host.String()
 	}
-	s := New(hclog.NewNullLogger(), Options{Translate: w.translate})
-	s.Apply(w.view())
+	for i := range services {
+		put(i, 0)
+	}
+	var merged aggregate.Merged
+	view := func() *mesh.View {
+		merged, _ = aggregate.Merge(merged, []aggregate.Source{{Registry: "memory", Catalog: catalog, Synced: true}})
+		return merged.View
+	}
+	s := New(hclog.NewNullLogger(), Options{})
+	s.Apply(view())
 	var lc net.ListenConfig
 	l, err := lc.Listen(b.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -66,10 +77,9 @@ func benchmarkChange(b *testing.B, p Protocol, streams, services int) {
 	i := 0
 	for b.Loop() {
 		i++
-		w.set(eds, names[i%services], nonceOf(uint64(i)))
-		view := w.view()
+		put(i%services, i)
 		arrived.Add(streams)
-		s.Apply(view)
+		s.Apply(view())
 		arrived.Wait()
 	}
 	b.StopTimer()
@@ -78,6 +88,24 @@ func benchmarkChange(b *testing.B, p Protocol, streams, services int) {
 	if err := <-ended; err != nil {
 		b.Error(err)
 	}
+}
+
+// benchService is an HTTP service of three endpoints, of which one is another in each version.
+func benchService(b *testing.B, i, version int) *mesh.Service {
+	s := mesh.Service{
+		Key: serviceKey(fmt.Sprintf("service-%05d", i)), Resolution: mesh.Static, Export: mesh.Visibility{All: true},
+		Ports:  []mesh.Port{{Number: 80, Name: "http", Protocol: mesh.HTTP}},
+		Origin: mesh.Origin{Registry: "memory"},
+	}
+	for e := range 3 {
+		last := byte(1 + e)
+		if e == 2 && version > 0 {
+			last += byte(1 + version%199) // a prime: no version of a service is like the one before it
+		}
+		address := netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), last})
+		s.Endpoints = append(s.Endpoints, mesh.Endpoint{Address: mesh.IPAddress(address), Ports: []uint16{8080}, Weight: 1})
+	}
+	return mesh.Seal(s)
 }
 
 // benchmarkClient acknowledges all that comes and does no more.

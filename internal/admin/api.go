@@ -155,11 +155,12 @@ type Node struct {
 
 // Scope is those facts of a node that may change what it is sent.
 type Scope struct {
-	Namespace string        `json:"namespace"`
-	Capture   string        `json:"capture"` // redirect or none
-	Family    string        `json:"family"`  // of its own addresses: ipv4, ipv6 or dual
-	DNSDomain string        `json:"dnsDomain,omitempty"`
-	Locality  mesh.Locality `json:"locality,omitzero"`
+	Namespace  string        `json:"namespace"`
+	Capture    string        `json:"capture"` // redirect or none
+	Family     string        `json:"family"`  // of its own addresses: ipv4, ipv6 or dual
+	DNSDomain  string        `json:"dnsDomain,omitempty"`
+	Locality   mesh.Locality `json:"locality,omitzero"`
+	Privileges string        `json:"privileges"` // unprivileged: its proxy cannot listen on ports below 1024
 }
 
 // Delivery is what a node was sent, accepted or rejected of one type of resource.
@@ -317,7 +318,7 @@ func nodeOf(n xds.NodeStatus, view *mesh.View) Node {
 	out := Node{
 		ID: n.ID, Cluster: n.Cluster, Peer: n.Peer, UserAgent: n.UserAgent, Version: n.Version, Connected: n.Connected,
 		Protocol: n.Protocol.String(), Aggregated: n.Aggregated, Deliveries: []Delivery{},
-		Scope: Scope{n.Scope.Namespace, n.Scope.Capture.String(), n.Scope.Family.String(), n.Scope.Domain, n.Scope.Locality},
+		Scope: Scope{n.Scope.Namespace, n.Scope.Capture.String(), n.Scope.Family.String(), n.Scope.Domain, n.Scope.Locality, n.Scope.Privileges.String()},
 	}
 	for _, d := range n.Deliveries {
 		out.Deliveries = append(out.Deliveries, Delivery{

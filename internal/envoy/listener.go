@@ -179,6 +179,10 @@ func (b *portBuilder) route() string { return strconv.Itoa(int(b.number)) }
 func (b *portBuilder) add(s *mesh.Service, p mesh.Port, protocol mesh.Protocol) {
 	switch {
 	case protocol == mesh.UDP:
+	case b.scope.Capture == None && b.scope.Privileges == Unprivileged && b.number < 1024:
+		b.refuse(s, p, "privileged-port", fmt.Sprintf(
+			"%s:%d is not served to nodes whose proxy is unprivileged: it cannot listen on a port below 1024; use another port, or let the proxy bind it (CAP_NET_BIND_SERVICE) and take the word from its metadata",
+			s.Host, p.Number))
 	case forwardsByName(s, b.scope) && !carriesName(protocol):
 		b.refuse(s, p, "no-name-to-forward-to", fmt.Sprintf(
 			"%s:%d is not served to nodes without redirection: with resolution NONE the destination is the address that the application dialled, which is the proxy itself there, and %s carries no name to go by; give it endpoints and resolution STATIC or DNS",

@@ -47,6 +47,20 @@ func (f Family) String() string { return [...]string{"ipv4", "ipv6", "dual"}[f] 
 // MarshalText writes the name.
 func (f Family) MarshalText() ([]byte, error) { return []byte(f.String()), nil }
 
+// Privileges are what a node's proxy may do.
+type Privileges uint8
+
+// The privileges. An unprivileged proxy cannot listen on ports below 1024, which matters where it really binds them.
+const (
+	Privileged Privileges = iota
+	Unprivileged
+)
+
+func (p Privileges) String() string { return [...]string{"privileged", "unprivileged"}[p] }
+
+// MarshalText writes the name.
+func (p Privileges) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
+
 // Scope is those facts of a node that may change what it is sent. Nodes of one scope share one snapshot.
 type Scope struct {
 	Namespace string        `json:"namespace"`
@@ -54,6 +68,8 @@ type Scope struct {
 	Family    Family        `json:"family"`
 	Domain    string        `json:"dnsDomain,omitempty"` // short names are relative to it
 	Locality  mesh.Locality `json:"locality,omitzero"`
+	// Privileges tell which ports the proxy may listen on.
+	Privileges Privileges `json:"privileges"`
 	// Addresses are the node's own IP addresses, separated by commas. They matter to the inbound side alone, which is
 	// there only with redirection.
 	Addresses string `json:"addresses,omitempty"`
@@ -116,9 +132,13 @@ func ScopeOf(node *corev3.Node) (Scope, error) {
 	default:
 		r.reject("node.metadata.INTERCEPTION_MODE", fmt.Sprintf("%q is not a mode (REDIRECT, TPROXY, NONE)", v))
 	}
+	if r.text(istio, "UNPRIVILEGED_POD") == "true" {
+		s.Privileges = Unprivileged
+	}
 	own := r.object(istio, "meshd")
 	r.namespace("node.metadata.meshd.namespace", r.text(own, "namespace"), &s.Namespace)
 	r.capture("node.metadata.meshd.capture", r.text(own, "capture"), &s.Capture)
+	r.privileges(own, &s.Privileges)
 	s.Family = familyOf(addresses)
 	if s.Capture == Redirect {
 		s.Addresses = joinAddresses(addresses)
@@ -180,6 +200,22 @@ func (r *nodeReader) capture(field, value string, into *Capture) {
 		return
 	}
 	*into = Capture(i)
+}
+
+func (r *nodeReader) privileges(own object, into *Privileges) {
+	v, ok := own.fields["unprivileged"]
+	if !ok {
+		return
+	}
+	b, ok := v.GetKind().(*structpb.Value_BoolValue)
+	switch {
+	case !ok:
+		r.reject(own.path+".unprivileged", "is neither true nor false")
+	case b.BoolValue:
+		*into = Unprivileged
+	default:
+		*into = Privileged
+	}
 }
 
 func (r *nodeReader) addresses(field, list string) []netip.Addr {

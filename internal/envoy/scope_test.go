@@ -38,6 +38,12 @@ func TestScopeOf(t *testing.T) {
 		"TPROXY is a redirection": {
 			`{"id": "x", "metadata": {"INTERCEPTION_MODE": "TPROXY"}}`, Scope{Namespace: "default", Capture: Redirect},
 		},
+		"an unprivileged proxy, in Istio's words": {
+			`{"id": "x", "metadata": {"UNPRIVILEGED_POD": "true"}}`, Scope{Namespace: "default", Capture: None, Privileges: Unprivileged},
+		},
+		"an unprivileged proxy": {
+			`{"id": "x", "metadata": {"meshd": {"unprivileged": true}}}`, Scope{Namespace: "default", Capture: None, Privileges: Unprivileged},
+		},
 		"the locality": {
 			`{"id": "x", "locality": {"region": "eu", "zone": "1", "sub_zone": "b"}}`,
 			Scope{Namespace: "default", Capture: None, Locality: mesh.Locality{Region: "eu", Zone: "1", SubZone: "b"}},
@@ -61,6 +67,7 @@ func TestScopeOfUnreadableNodesNamesTheField(t *testing.T) {
 		`{"id": "x", "metadata": {"NAMESPACE": "Shop_1"}}`:                   "node.metadata.NAMESPACE",
 		`{"id": "x", "metadata": {"meshd": "none"}}`:                         "node.metadata.meshd",
 		`{"id": "x", "metadata": {"meshd": {"capture": "iptables"}}}`:        "node.metadata.meshd.capture",
+		`{"id": "x", "metadata": {"meshd": {"unprivileged": "yes"}}}`:        "node.metadata.meshd.unprivileged",
 		`{"id": "x", "metadata": {"meshd": {"capture": true}}}`:              "node.metadata.meshd.capture",
 		`{"id": "sidecar~192.0.2.1~vm1.Bad_Namespace~mesh.internal"}`:        "node.id",
 		`{"id": "x", "metadata": {"meshd": {"namespace": "Bad_Namespace"}}}`: "node.metadata.meshd.namespace",

@@ -68,6 +68,7 @@ func drawService(t *rapid.T) *mesh.Service {
 var scopes = []Scope{
 	{Namespace: "default", Capture: Redirect, Domain: "mesh.internal", Locality: mesh.Locality{Region: "eu", Zone: "1"}},
 	{Namespace: "default", Capture: None, Family: IPv6},
+	{Namespace: "default", Capture: None, Privileges: Unprivileged},
 	{Namespace: "alpha", Capture: Redirect, Family: Dual, Domain: "default.svc.mesh.internal"},
 	{Namespace: "alpha", Capture: Redirect, Family: Dual, Domain: "default.svc.mesh.internal", Addresses: "192.0.2.1,2001:db8::1"},
 	{Namespace: "default", Capture: Redirect, Addresses: "192.0.2.2"},

@@ -201,6 +201,7 @@ func TestRule04InitialVersionsThatMatchAreNotSentAgain(t *testing.T) {
 			}
 			c.quiet()
 			c.has(lds, "a", "b")
+			c.accepted(lds)
 		})
 	}
 }
@@ -540,6 +541,7 @@ func TestRule16ASotWWildcardThatIsUpToDateIsNotAnswered(t *testing.T) {
 	c.reconnect()
 	c.resume(cds)
 	c.quiet()
+	c.accepted(cds)
 	c.set(cds, "a", "2")
 	c.publish()
 	c.take(cds, "a")

@@ -212,8 +212,7 @@ func (s *session) due(t envoy.Type, newest *edition, now time.Time) *response {
 		return nil
 	}
 	if s.upToDate(t, e) {
-		k.clear()
-		k.pass(e)
+		k.arrived(t, e, now)
 		return nil
 	}
 
@@ -222,8 +221,7 @@ func (s *session) due(t envoy.Type, newest *edition, now time.Time) *response {
 	g.debts()
 	g.removals(now)
 	if g.nothing() && !k.answer {
-		k.clear()
-		k.pass(e)
+		k.arrived(t, e, now)
 		return nil
 	}
 	g.retries()

@@ -32,7 +32,7 @@ type Delivery struct {
 	Wildcard   bool       `json:"wildcard,omitempty"`
 	Subscribed int        `json:"subscribed"`        // names, not counting what a wildcard adds
 	Sent       Mark       `json:"sent,omitzero"`     // the last response
-	Accepted   Mark       `json:"accepted,omitzero"` // the last response that was acknowledged
+	Accepted   Mark       `json:"accepted,omitzero"` // the last response that was acknowledged, or what the client came with
 	// Rejected is the rejection since which nothing was accepted.
 	Rejected *Rejection `json:"rejected,omitempty"`
 	// Pending says that the client has not answered what was sent.

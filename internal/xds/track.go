@@ -84,6 +84,16 @@ func (k *track) pass(e *edition) {
 	}
 }
 
+// arrived notes that the client has all it wants of an edition, with nothing to be sent. One that came with it has
+// accepted it, from this server's predecessor or another replica.
+func (k *track) arrived(t envoy.Type, e *edition, now time.Time) {
+	if k.nonce == "" && (k.version != "" || len(k.initial) > 0) {
+		k.marks.accepted = Mark{Version: e.Versions[t].String(), Time: now}
+	}
+	k.clear()
+	k.pass(e)
+}
+
 // answered takes the client's answer to the response in flight, if the request is that.
 func (k *track) answered(r *request, now time.Time) *Rejection {
 	if k.flight == nil || r.nonce != k.flight.nonce {

@@ -513,3 +513,14 @@ func (c *client) has(t envoy.Type, names ...envoy.Name) {
 		c.t.Fatalf("the client has %s %v, want %v", t, c.types[t].held, want)
 	}
 }
+
+// accepted looks whether the status says that the client has the newest version of a type.
+func (c *client) accepted(t envoy.Type) {
+	c.t.Helper()
+	for _, d := range c.session.deliveries() {
+		if d.Type == t && d.Accepted.Version == c.newest.Versions[t].String() {
+			return
+		}
+	}
+	c.t.Errorf("the status does not say that the client has version %s of %s: %+v", c.newest.Versions[t], t, c.session.deliveries())
+}

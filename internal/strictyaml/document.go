@@ -11,6 +11,7 @@ import (
 type Document struct {
 	index  int
 	root   *yaml.Node
+	limits Limits
 	faults []Error // mistakes that do not depend on what the document is decoded into
 	broken bool    // one of them forbids to walk through the document
 }
@@ -44,6 +45,23 @@ func (d *Document) String(path string) (string, bool) {
 		return "", false
 	}
 	return n.Value, true
+}
+
+// Items returns the items of the list at path, each as a document of its own: its
+// paths begin at the item, its mistakes are those inside of it, its places are
+// those in the file, and its index is that of d. There are none if there is no
+// list at path, or if d has a mistake that forbids to go through it, such as
+// [CodeTooLarge]; then Decode tells that of d.
+func (d *Document) Items(path string) []*Document {
+	n, ok := d.find(path)
+	if !ok || n.Kind != yaml.SequenceNode || d.broken {
+		return nil
+	}
+	items := make([]*Document, len(n.Content))
+	for i, item := range n.Content {
+		items[i] = inspect(d.index, item, d.limits)
+	}
+	return items
 }
 
 // find returns the value at path, or its nearest parent and false.

@@ -1,6 +1,9 @@
 package strictyaml
 
-import "testing"
+import (
+	"slices"
+	"testing"
+)
 
 const payments = `
 kind: ServiceEntry
@@ -72,5 +75,86 @@ func TestBrokenDocumentsCanBeIdentified(t *testing.T) {
 	}
 	if at := documents[0].At("a.b.b.b.b").String(); at != "2:4" {
 		t.Errorf("a.b.b.b.b stands at %s, want 2:4", at)
+	}
+}
+
+func TestItemsAreDocuments(t *testing.T) {
+	const list = `
+# a document of its own
+---
+kind: List
+common: &common {region: eu}
+items:
+- kind: A
+  name: one
+  place: *common
+- kind: B
+  kind: C
+  size: big
+-
+- text
+- {kind: D, size: 1, place: !x {region: eu}}
+`
+	documents, errs := Parse([]byte(list), Limits{})
+	if len(documents) != 1 || errs != nil {
+		t.Fatalf("Parse gives %d documents and %v", len(documents), errs)
+	}
+	d := documents[0]
+	items := d.Items("items")
+	if len(items) != 5 {
+		t.Fatalf("%d items, want 5", len(items))
+	}
+	type item struct {
+		Kind  string `yaml:"kind"`
+		Name  string `yaml:"name"`
+		Size  int    `yaml:"size"`
+		Place struct {
+			Region string `yaml:"region"`
+		} `yaml:"place"`
+	}
+	for i, want := range []struct {
+		kind, at string
+		errs     []string
+	}{
+		{"A", "7:3", nil},
+		{"B", "10:3", []string{
+			`11:3: kind: "kind" stands here a second time, first on line 10: keep one of them`,
+			`12:9: size: a whole number is expected, not the text "big"`,
+		}},
+		{"", "13:2", []string{"13:2: keys with values are expected, not an empty value"}},
+		{"", "14:3", []string{`14:3: keys with values are expected, not the text "text"`}},
+		{"D", "15:3", []string{`15:29: place: the tag !x means nothing here: remove it, or put text that begins with "!" in quotes`}},
+	} {
+		var got item
+		var texts []string
+		for _, e := range items[i].Decode(&got, Options{}) {
+			texts = append(texts, e.Error())
+		}
+		kind, _ := items[i].String("kind")
+		if kind != want.kind || items[i].Position().String() != want.at || !slices.Equal(texts, want.errs) {
+			t.Errorf("item %d is of kind %q, at %s, with\n%q\nwant %q, at %s, with\n%q", i, kind, items[i].Position(), texts, want.kind, want.at, want.errs)
+		}
+		if i == 0 && got.Place.Region != "eu" {
+			t.Error("an alias for what stands outside of the item is not followed")
+		}
+	}
+	if d.Items("kind") != nil || d.Items("missing") != nil {
+		t.Error("what is no list has items")
+	}
+}
+
+func TestItemsOfABrokenDocument(t *testing.T) {
+	for name, text := range map[string]string{
+		"cycle": "items:\n- a: &a\n    b: *a\n- c: d\n",
+		"large": "items: [{a: 1}, {a: 2}, {a: 3}, {a: 4}]\n",
+		"bomb":  "items: [{a: &a {x: 1, y: 1}}, {b: [*a, *a, *a]}]\n",
+	} {
+		documents, _ := Parse([]byte(text), Limits{Nodes: 8})
+		if len(documents) != 1 || documents[0].Items("items") != nil {
+			t.Errorf("%s: there are items", name)
+		}
+		if errs := documents[0].Decode(new(map[string]any), Options{}); len(errs) == 0 {
+			t.Errorf("%s: there is no mistake", name)
+		}
 	}
 }

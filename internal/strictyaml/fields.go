@@ -6,6 +6,26 @@ import (
 	"sync"
 )
 
+// Field is a field of a struct as [Document.Decode] finds it in a document.
+type Field struct {
+	Name string // in YAML
+	Also string // another name for it, which the .proto file has; empty: none
+	Type reflect.Type
+}
+
+// Fields returns the fields of a struct, in its order.
+func Fields(t reflect.Type) (all []Field) {
+	for i := range t.NumField() {
+		if name, second := namesOf(t.Field(i)); name != "" {
+			if second == name {
+				second = ""
+			}
+			all = append(all, Field{name, second, t.Field(i).Type})
+		}
+	}
+	return all
+}
+
 // fields are the fields of a struct by their names in YAML.
 type fields struct {
 	byName map[string]field // also by the second name that protobuf's fields have

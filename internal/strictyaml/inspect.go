@@ -30,7 +30,7 @@ func inspect(index int, root *yaml.Node, limits Limits) *Document {
 	} else {
 		i.stop(root, nil, CodeWrongType, "%s are expected, not %s%s", mappingName, found(root), mappingRemedy(root))
 	}
-	return &Document{index: index, root: root, faults: i.faults, broken: i.broken}
+	return &Document{index: index, root: root, limits: limits, faults: i.faults, broken: i.broken}
 }
 
 func (i *inspection) walk(n *yaml.Node, depth int, at *path) {

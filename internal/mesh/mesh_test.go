@@ -257,3 +257,30 @@ func BenchmarkSeal(b *testing.B) {
 		Seal(sample(b))
 	}
 }
+
+func TestAProblemConcernsServices(t *testing.T) {
+	p := Problem{Services: "shop/pay.mesh.internal default/Cart.mesh.internal. default/no_host shop/*.example.org"}
+	for _, tt := range []struct {
+		host, namespace string
+		want            bool
+	}{
+		{"pay.mesh.internal", "", true},
+		{"pay.mesh.internal", "shop", true},
+		{"pay.mesh.internal", "default", false},
+		{"cart.mesh.internal", "default", true},
+		{"ay.mesh.internal", "", false},
+		{"*.example.org", "shop", true},
+		{"www.example.org", "", false},
+	} {
+		h, err := ParseHost(tt.host)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := p.Concerns(h, tt.namespace); got != tt.want {
+			t.Errorf("%s in %q: %v", tt.host, tt.namespace, got)
+		}
+		if (Problem{}).Concerns(h, tt.namespace) {
+			t.Errorf("%s in %q is the concern of a problem with nothing", tt.host, tt.namespace)
+		}
+	}
+}

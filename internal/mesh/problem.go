@@ -61,6 +61,9 @@ type Problem struct {
 	Field    string   `json:"field,omitempty"`   // the path of the field, as spec.ports[1].protocol
 	Message  string   `json:"message"`           // what is wrong, with the remedy
 	Serving  string   `json:"serving,omitempty"` // what is served instead; empty: nothing
+	// Services are those that it concerns, as far as known, each as NAMESPACE/HOST and with a space between two: text, so
+	// that problems can be compared. A host stands there as it was written, even if it is none.
+	Services string `json:"-"`
 	// Since is when the problem was first seen; the aggregate controller sets it.
 	Since time.Time `json:"since,omitzero"`
 }
@@ -71,7 +74,18 @@ func (p Problem) Compare(o Problem) int {
 		cmp.Compare(p.Origin.Registry, o.Origin.Registry), cmp.Compare(p.Origin.Source, o.Origin.Source),
 		cmp.Compare(p.Origin.Line, o.Origin.Line), cmp.Compare(p.Origin.Column, o.Origin.Column),
 		cmp.Compare(o.Severity, p.Severity), cmp.Compare(p.Code, o.Code), cmp.Compare(p.Field, o.Field),
-		cmp.Compare(p.Message, o.Message), cmp.Compare(p.Serving, o.Serving))
+		cmp.Compare(p.Message, o.Message), cmp.Compare(p.Serving, o.Serving), cmp.Compare(p.Services, o.Services))
+}
+
+// Concerns tells whether the problem is known to concern a host, in a namespace or, if that is empty, in any.
+func (p Problem) Concerns(h Host, namespace string) bool {
+	for service := range strings.FieldsSeq(p.Services) {
+		in, host, _ := strings.Cut(service, "/")
+		if (namespace == "" || in == namespace) && strings.EqualFold(strings.TrimSuffix(host, "."), h.name) {
+			return true
+		}
+	}
+	return false
 }
 
 // String is PLACE: FIELD: MESSAGE [CODE].

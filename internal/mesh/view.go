@@ -16,6 +16,9 @@ type Services = pmap.Map[Key, *Service]
 type Catalog struct {
 	Services Services
 	Problems []Problem // sorted
+	// Unread says that the source has not been read in full yet, now or before a restart: that a service is not among
+	// Services means nothing. The problems say why.
+	Unread bool
 }
 
 // Tenancy says that a service has an endpoint at an IP address.

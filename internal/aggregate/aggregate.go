@@ -30,7 +30,7 @@ type Registry interface {
 // Options are a controller's settings; zero values are the defaults.
 type Options struct {
 	HoldOff   time.Duration // least time between two views; 20 ms
-	FirstView time.Duration // longest wait for registries that have not spoken yet; 30 s
+	FirstView time.Duration // longest wait for registries that are not synced, if others are; 30 s
 }
 
 // Change is what one view changed against the one before.
@@ -53,9 +53,12 @@ const historyLength = 64
 type RegistryStatus struct {
 	Name      string    `json:"name"`
 	Synced    bool      `json:"synced"`
+	Reason    string    `json:"reason,omitempty"`   // why it is not synced
 	Published time.Time `json:"published,omitzero"` // when its latest catalog came
 	Services  int       `json:"services"`
 	Problems  int       `json:"problems"`
+	// Why are the problems of a registry that is not synced: before the first view nothing else has them.
+	Why []mesh.Problem `json:"-"`
 }
 
 // Controller runs registries and keeps the view of all of them.
@@ -139,9 +142,13 @@ func (c *Controller) Run(ctx context.Context) error {
 
 func (c *Controller) publish(i int, catalog mesh.Catalog) {
 	c.mu.Lock()
-	c.arrived[i].Catalog, c.arrived[i].Synced = catalog, true
+	c.arrived[i].Catalog, c.arrived[i].Synced = catalog, !catalog.Unread
 	s := &c.statuses[i]
-	s.Synced, s.Published, s.Services, s.Problems = true, time.Now(), catalog.Services.Len(), len(catalog.Problems)
+	s.Synced, s.Published, s.Services, s.Problems = !catalog.Unread, time.Now(), catalog.Services.Len(), len(catalog.Problems)
+	s.Reason, s.Why = "", nil
+	if catalog.Unread && len(catalog.Problems) > 0 {
+		s.Reason, s.Why = catalog.Problems[0].String(), catalog.Problems
+	}
 	c.mu.Unlock()
 	select {
 	case c.signal <- struct{}{}:
@@ -156,19 +163,27 @@ func (c *Controller) work(ctx context.Context) {
 	defer deadline.Stop()
 	var state Merged
 	since := map[mesh.Problem]time.Time{}
-	for started := false; ; {
+	for started, late := false, false; ; {
 		select {
 		case <-ctx.Done():
 			return
 		case <-c.signal:
-			if started = started || c.allSynced(); !started {
+		case <-deadline.C:
+			late = true
+			if started {
 				continue
 			}
-		case <-deadline.C:
-			if !started {
-				c.log.Warn("the first view is served without all registries", "missing", c.missing())
-				started = true
+		}
+		if !started {
+			missing := c.missing()
+			switch {
+			case len(missing) == 0:
+			case late && c.knowsAny():
+				c.log.Warn("the first view is served without all registries", "missing", missing)
+			default:
+				continue
 			}
+			started = true
 		}
 		state = c.advance(state, since)
 		select {
@@ -179,7 +194,13 @@ func (c *Controller) work(ctx context.Context) {
 	}
 }
 
-func (c *Controller) allSynced() bool { return len(c.missing()) == 0 }
+// knowsAny tells whether there is any service, or a registry that knows of none. To serve a view of registries that know
+// nothing yet would take from nodes what they have.
+func (c *Controller) knowsAny() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.ContainsFunc(c.arrived, func(s Source) bool { return s.Synced || s.Catalog.Services.Len() > 0 })
+}
 
 func (c *Controller) missing() []string {
 	c.mu.Lock()

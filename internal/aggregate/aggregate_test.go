@@ -68,6 +68,43 @@ func TestTheFirstViewWaitsForEveryRegistry(t *testing.T) {
 	})
 }
 
+// unread is a registry whose source cannot be read until it is mended.
+type unread struct{ mended chan mesh.Catalog }
+
+func (unread) Name() string { return "files" }
+
+func (u unread) Run(ctx context.Context, publish func(mesh.Catalog)) error {
+	publish(mesh.Catalog{Unread: true, Problems: []mesh.Problem{{Severity: mesh.Error, Code: "folder-missing", Message: "is missing"}}})
+	select {
+	case <-ctx.Done():
+	case c := <-u.mended:
+		publish(c)
+		<-ctx.Done()
+	}
+	return nil
+}
+
+func TestNothingIsServedOfRegistriesThatKnowNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := unread{make(chan mesh.Catalog)}
+		c, views := start(t, u)
+		time.Sleep(time.Hour)
+		if v := views(); len(v) != 0 {
+			t.Fatalf("%d views of a source that was never read; nodes would lose what they have", len(v))
+		}
+		if r := c.Registries()[0]; r.Synced || r.Reason != "is missing [folder-missing]" {
+			t.Errorf("the registry's status is %+v, want why it is not synced", r)
+		}
+		u.mended <- catalog(service(t, "files", "a.mesh.internal", http80, "192.0.2.1"))
+		if v := views(); len(v) != 1 || v[0].Services.Len() != 1 {
+			t.Errorf("%d views once the source could be read, want one with its service", len(v))
+		}
+		if r := c.Registries()[0]; !r.Synced || r.Reason != "" {
+			t.Errorf("the registry's status is %+v, want synced", r)
+		}
+	})
+}
+
 func TestManyChangesAtOnceAreOneView(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		files := registrytest.NewMemory("files")

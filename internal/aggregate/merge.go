@@ -145,7 +145,7 @@ func join(definitions []*mesh.Service) (*mesh.Service, []mesh.Problem) {
 	for _, o := range definitions[1:] {
 		conflict := func(origin mesh.Origin, message string) {
 			problems = append(problems, mesh.Problem{
-				Severity: mesh.Warning, Code: "registry-conflict", Origin: origin, Message: fmt.Sprintf(
+				Severity: mesh.Warning, Code: "registry-conflict", Origin: origin, Services: s.Key.String(), Message: fmt.Sprintf(
 					"%s is also defined at %s, by a registry of higher precedence, %s; make them agree or remove one", s.Key, s.Origin, message),
 			})
 		}

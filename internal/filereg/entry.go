@@ -17,6 +17,8 @@ import (
 const (
 	kindService  = "ServiceEntry"
 	kindWorkload = "WorkloadEntry"
+	kindList     = "List" // of any of them
+	listVersion  = "v1"
 	group        = "networking.istio.io"
 )
 
@@ -49,7 +51,8 @@ type document struct {
 type entry struct {
 	identity    identity
 	origin      mesh.Origin
-	file        File          // the version that it is of
+	in          excerpt       // what has it, of the version that it is of
+	single      bool          // that is as small as it can be
 	definitions []*definition // of a ServiceEntry, one for each host
 	workload    *workload     // of a WorkloadEntry
 }
@@ -119,17 +122,17 @@ func enumerationOf(values map[int32]string) enumeration {
 	return e
 }
 
-// read makes an entry of a document, or finds out why it is none.
-func read(registry string, file File, doc *strictyaml.Document) *document {
+// read makes an entry of a document, or finds out why it is none. The document is that of this number in the file.
+func read(registry string, in excerpt, doc *strictyaml.Document, number int) *document {
 	at := doc.Position()
 	r := &reader{doc: doc, origin: mesh.Origin{
-		Registry: registry, Source: file.Path, Document: doc.Index(), Line: at.Line, Column: at.Column,
+		Registry: registry, Source: in.file.Path, Document: number, Line: at.Line, Column: at.Column,
 	}}
 	d := &document{}
 	if kind := r.kind(); kind != "" {
 		d.identity = r.identity(kind)
 		r.origin.Name = d.identity.name
-		e := &entry{identity: d.identity, origin: r.origin, file: file}
+		e := &entry{identity: d.identity, origin: r.origin, in: in}
 		switch kind {
 		case kindService:
 			e.definitions = r.serviceEntry(d.identity.namespace)
@@ -162,8 +165,8 @@ func (r *reader) kind() string {
 		default:
 			return kind
 		}
-	case kind == "List":
-		r.refuse("unserved-kind", "kind", "a List is not read; write its items as documents of their own, with --- between them")
+	case kind == kindList:
+		r.refuse("unserved-kind", "kind", "a List inside of a List is not read; write its items into the outer one")
 	case strings.Contains(version, ".istio.io/") && slices.Contains(unserved, kind):
 		r.notice("unserved-kind", "kind", "%s is a kind of Istio's that meshd does not serve yet; the document is skipped", kind)
 	case strictyaml.Suggest(kind, kinds) != "":

@@ -2,9 +2,10 @@
 //
 // What the files say is computed by [Load], a function from files and the state before to the next state, on which
 // `meshd check` and `meshd render` stand as well. A [Registry] only looks when something moves, decides what of it to
-// believe, loads, and publishes. It promises that a change is published within a second of the last write; that
-// nothing half written is; that a document that is wrong, a file that cannot be read and a folder that vanishes cost
-// nothing that was served before; and that a service that did not change keeps its pointer.
+// believe, loads, and publishes. It promises that a change is published within a second of the last write, and at once
+// if a whole file was moved into place; that nothing half written is; that a document that is wrong, a file that cannot
+// be read and a folder that vanishes cost nothing that was served before, be it by the process before this one if there
+// is a folder for its state; and that a service that did not change keeps its pointer.
 package filereg
 
 import (
@@ -30,9 +31,13 @@ type Options struct {
 	RescanInterval time.Duration // between looks that nothing has asked for; 10 s
 	MaxFileBytes   int64         // a larger file is not read; 16 MiB
 
-	Debounce    time.Duration // how long events must have ceased before a look; 80 ms
+	// StateDir is the folder in which what is served outlives a restart; empty: it does not. Registries do not share one.
+	StateDir string
+
+	Debounce    time.Duration // how long events must have ceased before a look, after the first one; 80 ms
 	MaxDelay    time.Duration // how long events may put off a look; 1 s
 	Settle      time.Duration // how long a change must have stood to be believed; 300 ms
+	Glance      time.Duration // the same for a file that was written elsewhere and then moved into place; 50 ms
 	EmptySettle time.Duration // the same for an emptied folder; 2 s
 }
 
@@ -53,6 +58,7 @@ func New(log hclog.Logger, name string, folders []string, o Options) *Registry {
 	o.Debounce = cmp.Or(o.Debounce, 80*time.Millisecond)
 	o.MaxDelay = cmp.Or(o.MaxDelay, time.Second)
 	o.Settle = cmp.Or(o.Settle, 300*time.Millisecond)
+	o.Glance = cmp.Or(o.Glance, 50*time.Millisecond)
 	o.EmptySettle = cmp.Or(o.EmptySettle, 2*time.Second)
 	r := &Registry{
 		log: log.Named("filereg").With("registry", name), name: name, options: o,
@@ -82,12 +88,20 @@ func (r *Registry) Run(ctx context.Context, publish func(mesh.Catalog)) error {
 	defer w.close()
 	t := newTree(r.name, r.folders, r.options)
 	out := &output{log: r.log, publish: publish}
-	state := NewState(r.name)
+	k := newKeeper(r.log, r.name, r.options)
+	state := k.load()
+	t.remember(state)
+	kept := make(chan struct{})
+	go func() { defer close(kept); k.run(ctx) }()
+	defer func() { close(k.next); <-kept }()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	start := time.Now()
-	next := start       // when to look if nothing asks for it
-	var asked time.Time // when something did first, since the last look
+	next := start               // when to look if nothing asks for it
+	var looked, asked time.Time // when we did last, and when something asked for it first since then
+	var found []mesh.Problem    // at the last look
+	var saved outcome           // of keeping the state
+	tell := func() { out.put(state, slices.Concat(found, r.unwatched(w.err), k.problems(saved)), t.unread()) }
 	ask := func(soon time.Duration) {
 		now := time.Now()
 		asked = cmp.Or(asked, now)
@@ -102,16 +116,25 @@ func (r *Registry) Run(ctx context.Context, publish func(mesh.Catalog)) error {
 		case e, open := <-events:
 			if !open {
 				w.close()
+				t.deaf()
 			} else if !w.matters(e) {
 				continue
 			}
-			ask(r.options.Debounce)
+			t.hear(e)
+			if isEntryName(e.Name) && !isHidden(e.Name) && time.Since(looked) >= r.options.Debounce {
+				ask(0) // it may be all that there is to see
+			} else {
+				ask(r.options.Debounce)
+			}
 		case err, open := <-failures:
 			if !open || !errors.Is(err, fsnotify.ErrEventOverflow) { // of an overflow the next look makes up for what was lost
 				r.log.Warn("the kernel's watch has failed and is set up anew", "error", err)
 				w.close()
 			}
+			t.deaf()
 			ask(r.options.Debounce)
+		case saved = <-k.outcome:
+			tell()
 		case <-r.reload:
 			t.forget()
 			ask(0)
@@ -124,15 +147,14 @@ func (r *Registry) Run(ctx context.Context, publish func(mesh.Catalog)) error {
 				}
 				seen = look(r.folders)
 			}
-			files, problems, unsettled := t.advance(seen, now)
-			asked, next = time.Time{}, now.Add(r.options.RescanInterval)
-			if unsettled {
-				next = now.Add(r.options.Settle)
-			}
+			files, problems, again := t.advance(seen, now)
+			looked, asked, found = now, time.Time{}, problems
+			next = earliest(now.Add(r.options.RescanInterval), cmp.Or(again, now.Add(r.options.RescanInterval)))
 			timer.Reset(time.Until(next))
-			if !unsettled || out.started || now.Sub(start) > maxFirst {
+			if again.IsZero() || out.started || now.Sub(start) > maxFirst {
 				state = Load(state, files)
-				out.put(state, append(problems, r.unwatched(w.err)...))
+				tell()
+				k.keep(state)
 			}
 		}
 	}
@@ -169,14 +191,15 @@ type output struct {
 }
 
 // put publishes a state with the problems of its folders, unless that has been published already.
-func (o *output) put(state *State, folders []mesh.Problem) {
+func (o *output) put(state *State, folders []mesh.Problem, unread bool) {
 	catalog := state.Catalog()
+	catalog.Unread = unread
 	if len(folders) > 0 {
 		catalog.Problems = slices.Concat(catalog.Problems, folders)
 		slices.SortFunc(catalog.Problems, mesh.Problem.Compare)
 	}
 	sameServices := catalog.Services == o.last.Services
-	if o.started && sameServices && slices.Equal(catalog.Problems, o.last.Problems) {
+	if o.started && sameServices && unread == o.last.Unread && slices.Equal(catalog.Problems, o.last.Problems) {
 		return
 	}
 	was, is := identities(o.last.Problems), identities(catalog.Problems)

@@ -29,7 +29,7 @@ func TestContract(t *testing.T) {
 			}
 		}
 		return registrytest.Fixture{
-			Registry: New(hclog.NewNullLogger(), "files", []string{folder}, Options{}),
+			Registry: New(hclog.NewNullLogger(), "files", []string{folder}, Options{StateDir: t.TempDir()}),
 			Put: func(s registrytest.Service) {
 				check(os.WriteFile(filepath.Join(folder, s.Host+".yaml"), []byte(serviceText(s)), 0o644))
 			},

@@ -153,28 +153,24 @@ func reason(err error) string {
 // parse reads one file by itself.
 func parse(registry string, f File) *source {
 	s := &source{file: f}
-	broken := func(code string, at strictyaml.Position, message string) {
+	broken := func(e strictyaml.Error) {
 		s.broken = append(s.broken, mesh.Problem{
-			Severity: mesh.Error, Code: code, Message: message,
-			Origin: mesh.Origin{Registry: registry, Source: f.Path, Line: at.Line, Column: at.Column},
+			Severity: mesh.Error, Code: e.Code, Field: e.Path, Message: e.Message,
+			Origin: mesh.Origin{Registry: registry, Source: f.Path, Line: e.Line, Column: e.Column},
 		})
 	}
 	if f.Err != nil {
-		broken("file-unreadable", strictyaml.Position{}, "cannot be read: "+reason(f.Err))
+		broken(strictyaml.Error{Code: "file-unreadable", Message: "cannot be read: " + reason(f.Err)})
 		return s
 	}
 	if s.blank = len(bytes.TrimSpace(f.Data)) == 0; s.blank {
 		return s
 	}
-	documents, mistakes := strictyaml.Parse(f.Data, strictyaml.Limits{Bytes: len(f.Data)}) // the size is for the reader to limit
+	documents, mistakes := excerpt{file: f}.documents(registry)
 	for _, e := range mistakes {
-		broken(e.Code, e.Position, e.Message)
+		broken(e)
 	}
-	if len(mistakes) == 0 {
-		for _, doc := range documents {
-			s.documents = append(s.documents, read(registry, f, doc))
-		}
-	}
+	s.documents = documents
 	return s
 }
 
@@ -212,7 +208,7 @@ func (s *State) hold(prev *State) (problems []mesh.Problem) {
 				} else {
 					problems = append(problems, duplicate(d, s.holdings[d.identity]))
 				}
-			case known && before.path == path && claim(holding{before.entry, path, d.origin.Document}):
+			case known && before.path == path && claim(holding{before.entry.alone(), path, d.origin.Document}):
 				problems = append(problems, d.serving(before.entry)...)
 			default:
 				homeless = append(homeless, d)
@@ -230,7 +226,7 @@ func (s *State) hold(prev *State) (problems []mesh.Problem) {
 				}
 			}
 		}
-		if known && claim(holding{before.entry, path, number}) {
+		if known && claim(holding{before.entry.alone(), path, number}) {
 			problems = append(problems, d.serving(before.entry)...)
 		} else {
 			problems = append(problems, d.problems...)
@@ -262,10 +258,10 @@ func (d *document) serving(instead *entry) []mesh.Problem {
 
 // version says which version of a document an entry is.
 func (e *entry) version() string {
-	if e.file.Written.IsZero() {
+	if e.in.file.Written.IsZero() {
 		return "its last good version"
 	}
-	return "its version of " + e.file.Written.Format(time.DateTime)
+	return "its version of " + e.in.file.Written.Format(time.DateTime)
 }
 
 // report are the problems of a file of which nothing can be told, with the entries that it is still served for.
@@ -300,8 +296,12 @@ func enumerate(kept []string) string {
 }
 
 func duplicate(d *document, first holding) mesh.Problem {
+	var services []string
+	for _, of := range d.entry.definitions {
+		services = append(services, of.service.Key.String())
+	}
 	return mesh.Problem{
-		Severity: mesh.Error, Code: "duplicate-entry", Origin: d.origin, Field: "metadata.name",
+		Severity: mesh.Error, Code: "duplicate-entry", Origin: d.origin, Field: "metadata.name", Services: strings.Join(services, " "),
 		Message: fmt.Sprintf("%s is there already, at %s:%d, which is the one that is served; rename or remove one of them", d.identity, first.path, first.entry.origin.Line),
 	}
 }

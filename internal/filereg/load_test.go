@@ -215,6 +215,14 @@ func TestQuarantine(t *testing.T) {
 	nameless := strings.Replace(good2, "{name: pay}", "{labels: {a: b}}", 1)
 	misspelt := strings.Replace(good2, "kind: ServiceEntry", "kind: ServceEntry", 1)
 	const syntax = "a: [\n"
+	list := func(items ...string) string {
+		var text strings.Builder
+		text.WriteString("apiVersion: v1\nkind: List\nitems:\n")
+		for _, i := range items {
+			text.WriteString("- " + strings.ReplaceAll(strings.TrimSpace(i), "\n", "\n  ") + "\n")
+		}
+		return text.String()
+	}
 	type files map[string]string
 	type step struct {
 		files files
@@ -288,12 +296,31 @@ func TestQuarantine(t *testing.T) {
 			{files{"a": bad, "b": good2}, "pay 192.0.2.2\n! invalid-address"},
 			{files{"a": bad}, "pay 192.0.2.2\n! invalid-address, serving its last good version"},
 		}},
+		{"several versions of one file", []step{
+			{files{"a": good1 + separator + shop + separator + entryText("more", "192.0.2.20")}, "more 192.0.2.20\npay 192.0.2.1\nshop 192.0.2.7"},
+			{files{"a": bad + separator + shop2 + separator + entryText("more", "192.0.2.21")}, "more 192.0.2.21\npay 192.0.2.1\nshop 192.0.2.8\n! invalid-address, serving its last good version"},
+			{files{"a": separator + separator + bad + separator + strings.Replace(shop2, "STATIC", "STATIK", 1) + separator + entryText("more", "192.0.2.22")}, "more 192.0.2.22\npay 192.0.2.1\nshop 192.0.2.8\n! invalid-address, serving its last good version\n! unknown-value, serving its last good version"},
+			{files{"a": syntax}, "more 192.0.2.22\npay 192.0.2.1\nshop 192.0.2.8\n! yaml-syntax, serving what it gave last: ServiceEntry default/pay, ServiceEntry default/shop, ServiceEntry default/more"},
+			{files{"a": "", "b": bad}, "more 192.0.2.22\npay 192.0.2.1\nshop 192.0.2.8\n! file-empty, serving what it gave last: ServiceEntry default/pay, ServiceEntry default/shop, ServiceEntry default/more\n! invalid-address"},
+			{files{"b": bad}, "pay 192.0.2.1\n! invalid-address, serving its last good version"},
+		}},
+		{"an item of a list is a document of its own", []step{
+			{files{"a": entryText("first", "192.0.2.20") + separator + list(good1, shop)}, "first 192.0.2.20\npay 192.0.2.1\nshop 192.0.2.7"},
+			{files{"a": entryText("first", "192.0.2.21") + separator + list(bad, shop2)}, "first 192.0.2.21\npay 192.0.2.1\nshop 192.0.2.8\n! invalid-address, serving its last good version"},
+			{files{"a": entryText("first", "192.0.2.21") + separator + list(bad, nameless)}, "first 192.0.2.21\npay 192.0.2.1\nshop 192.0.2.8\n! invalid-address, serving its last good version\n! missing-field, serving its last good version"},
+			{files{"a": list(bad, shop)}, "pay 192.0.2.1\nshop 192.0.2.7\n! invalid-address, serving its last good version"},
+			{files{"a": list(bad, shop) + "more: true\n"}, "pay 192.0.2.1\nshop 192.0.2.7\n! unknown-field, serving what it gave last: ServiceEntry default/pay, ServiceEntry default/shop"},
+			{files{"a": bad + separator + shop}, "pay 192.0.2.1\nshop 192.0.2.7\n! invalid-address, serving its last good version"},
+			{files{"a": list(good2)}, "pay 192.0.2.2"},
+			{files{"a": list(good2) + separator + bad + separator + list(shop)}, "pay 192.0.2.2\nshop 192.0.2.7\n! invalid-address"},
+			{files{"a": strings.Replace(list(), "items:", "items: []", 1)}, ""},
+		}},
 		{"a document becomes of a kind that is not served", []step{
 			{files{"a": good1}, "pay 192.0.2.1"},
 			{files{"a": "apiVersion: v1\nkind: ConfigMap\n"}, "! unknown-kind"},
 		}},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
+		run := func(t *testing.T, between func(*testing.T, *State) *State) {
 			state := NewState("files")
 			for i, s := range tt.steps {
 				var in []File
@@ -304,8 +331,11 @@ func TestQuarantine(t *testing.T) {
 				if got := brief(state); got != s.want {
 					t.Fatalf("step %d:\n%s\nwant:\n%s\nproblems: %v", i+1, got, s.want, state.Catalog().Problems)
 				}
+				state = between(t, state)
 			}
-		})
+		}
+		t.Run(tt.name, func(t *testing.T) { run(t, func(_ *testing.T, s *State) *State { return s }) })
+		t.Run(tt.name+", with a restart after each step", func(t *testing.T) { run(t, restarted) })
 	}
 }
 
@@ -435,7 +465,10 @@ func FuzzLoad(f *testing.F) {
 		if state.Entries() < before {
 			t.Errorf("%d entries after a file was added, %d before", state.Entries(), before)
 		}
-		sound(t, Load(state, []File{{Path: "a", Data: b}, {Path: "b", Data: a}}))
+		restarted(t, state)
+		state = Load(state, []File{{Path: "a", Data: b}, {Path: "b", Data: a}})
+		sound(t, state)
+		restarted(t, state)
 	})
 }
 

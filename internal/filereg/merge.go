@@ -56,6 +56,7 @@ func merge(inputs []input) *merged {
 	for _, in := range joined {
 		place := places(s.Ports, in.definition.service.Ports)
 		for _, e := range m.endpoints(in) {
+			m.ownHost(in.definition, &e)
 			e.Ports = rearranged(e.Ports, place)
 			s.Endpoints = append(s.Endpoints, e)
 		}
@@ -71,6 +72,7 @@ func merge(inputs []input) *merged {
 func (m *merged) report(severity mesh.Severity, code string, at mesh.Origin, field, format string, args ...any) {
 	m.problems = append(m.problems, mesh.Problem{
 		Severity: severity, Code: code, Origin: at, Field: field, Message: fmt.Sprintf(format, args...),
+		Services: m.inputs[0].definition.service.Key.String(),
 	})
 }
 

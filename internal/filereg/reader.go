@@ -16,6 +16,7 @@ type reader struct {
 	problems []mesh.Problem
 	refused  bool
 	mistakes []strictyaml.Error // what could not be decoded
+	services string             // see named
 }
 
 func (r *reader) refuse(code, path, format string, args ...any) {
@@ -67,9 +68,29 @@ func within(path, outer string) bool {
 }
 
 func (r *reader) problem(severity mesh.Severity, code, path string, at strictyaml.Position, message string) mesh.Problem {
-	p := mesh.Problem{Severity: severity, Code: code, Origin: r.origin, Field: path, Message: message}
+	p := mesh.Problem{Severity: severity, Code: code, Origin: r.origin, Field: path, Message: message, Services: r.named()}
 	p.Origin.Line, p.Origin.Column = at.Line, at.Column
 	return p
+}
+
+// named are the services that the document defines, or would if it were right, as a problem has them.
+func (r *reader) named() string {
+	kind, _ := r.doc.String("kind")
+	if r.services != "" || kind != kindService {
+		return r.services
+	}
+	namespace, _ := r.doc.String("metadata.namespace")
+	if namespace == "" {
+		namespace = mesh.DefaultNamespace
+	}
+	var all []string
+	for i := range len(r.doc.Items("spec.hosts")) {
+		if host, ok := r.doc.String(fmt.Sprintf("spec.hosts[%d]", i)); ok {
+			all = append(all, namespace+"/"+host)
+		}
+	}
+	r.services = strings.Join(all, " ")
+	return r.services
 }
 
 // at is the origin of a field.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -30,6 +31,7 @@ type running struct {
 	t         *testing.T
 	registry  *Registry
 	published chan string // what each catalog says in brief
+	stop      func()      // cleanly; also done when the test ends
 
 	mu  sync.Mutex
 	all []string
@@ -45,17 +47,21 @@ func start(t *testing.T, o Options, open func() (*fsnotify.Watcher, error), fold
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- r.registry.Run(ctx, r.publish) }()
-	t.Cleanup(func() {
+	r.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
 			t.Errorf("Run returned %v", err)
 		}
 	})
+	t.Cleanup(r.stop)
 	return r
 }
 
 func (r *running) publish(c mesh.Catalog) {
 	text := brief(&State{catalog: c})
+	if c.Unread {
+		text = "unread\n" + text
+	}
 	r.mu.Lock()
 	r.all = append(r.all, text)
 	r.mu.Unlock()
@@ -442,7 +448,7 @@ func TestFolders(t *testing.T) {
 func TestAFolderThatIsNotThereYet(t *testing.T) {
 	d := disk{t, t.TempDir()}
 	r := start(t, quick, nil, d.path("etc/meshd/entries"))
-	r.await("! folder-missing")
+	r.await("unread\n! folder-missing")
 	d.write("etc/meshd/entries/pay.yaml", entryText("pay", "192.0.2.1"))
 	r.await("pay 192.0.2.1", "")
 }
@@ -655,7 +661,7 @@ func TestTree(t *testing.T) {
 					w.files[name] = stamp{id: fileID{1, 2}, size: int64(version), modified: long.UnixNano()}
 				}
 				tree.read = func(path string, _ int64) (File, stamp) { return File{Path: path}, w.files[path] }
-				files, problems, unsettled := tree.advance(w, now)
+				files, problems, again := tree.advance(w, now)
 				var names, codes []string
 				for _, f := range files {
 					names = append(names, strings.TrimSuffix(filepath.Base(f.Path), ".yaml"))
@@ -669,8 +675,8 @@ func TestTree(t *testing.T) {
 				if got := strings.Join(codes, " "); got != s.codes {
 					t.Errorf("step %d: problems %q, want %q", i+1, got, s.codes)
 				}
-				if unsettled != s.settle {
-					t.Errorf("step %d: another look is asked for: %t", i+1, unsettled)
+				if unsettled := !again.IsZero(); unsettled != s.settle {
+					t.Errorf("step %d: another look is asked for: %t", i+1, !s.settle)
 				}
 			}
 		})
@@ -702,6 +708,187 @@ func BenchmarkFolder(b *testing.B) {
 			for b.Loop() {
 				files, _, _ := t.advance(look([]string{folder}), later)
 				state = Load(state, files)
+			}
+		})
+	}
+}
+
+// TestHowSoon saves files in ways that show that a file is complete, which is believed at once, and in ways that do not,
+// where it must stand for a while first.
+func TestHowSoon(t *testing.T) {
+	const file, settle = "entries/pay.yaml", time.Second
+	after := entryText("pay", "192.0.2.2")
+	run := func(d disk, name string, args ...string) {
+		d.t.Helper()
+		c := exec.Command(name, args...)
+		c.Dir = d.folder
+		if out, err := c.CombinedOutput(); err != nil {
+			d.t.Fatalf("%s: %v\n%s", name, err, out)
+		}
+	}
+	// halves writes a file in two halves, of which the first could stand for itself, with something done between them.
+	halves := func(d disk, name string, between func()) {
+		f, err := os.OpenFile(d.path(name), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+		d.check(err)
+		_, err = f.WriteString(entryText("pay", "192.0.2.222"))
+		d.check(err)
+		between()
+		<-time.After(settle / 4)
+		_, err = f.WriteString("---\n" + after)
+		d.check(err)
+		d.check(f.Truncate(0))
+		_, err = f.WriteAt([]byte(after), 0)
+		d.check(err)
+		d.check(f.Close())
+	}
+	for _, tt := range []struct {
+		name  string
+		setup func(disk)
+		save  func(disk)
+		soon  bool
+	}{
+		{name: "rename over", save: func(d disk) {
+			d.write("pay.new", after)
+			d.rename("pay.new", file)
+		}, soon: true},
+		{name: "rename over, within the folder", save: func(d disk) {
+			d.write("entries/pay.yaml.tmp", after)
+			d.rename("entries/pay.yaml.tmp", file)
+		}, soon: true},
+		{name: "rename of a new file", save: func(d disk) {
+			d.write("pay.new", after)
+			d.rename("pay.new", "entries/another.yaml")
+		}, soon: true},
+		{name: "rename of what was written slowly", save: func(d disk) {
+			d.slowly("entries/.pay.yaml.swp", after, os.O_WRONLY|os.O_CREATE, 20*time.Millisecond)
+			d.rename("entries/.pay.yaml.swp", file)
+		}, soon: true},
+		{name: "rsync", save: func(d disk) {
+			const temporary = "entries/.pay.yaml.Xy12Zw"
+			d.write(temporary, after)
+			old := time.Now().Add(-time.Hour)
+			d.check(os.Chtimes(d.path(temporary), old, old))
+			d.check(os.Chmod(d.path(temporary), 0o644))
+			d.rename(temporary, file)
+		}, soon: true},
+		{name: "mv", save: func(d disk) {
+			d.write("pay.new", after)
+			run(d, "mv", "pay.new", file)
+		}, soon: true},
+		{name: "sed -i", save: func(d disk) { run(d, "sed", "-i", "s/192.0.2.1/192.0.2.2/", file) }, soon: true},
+		{name: "a hard link in its place", save: func(d disk) {
+			d.write("store/pay", after)
+			d.check(os.Link(d.path("store/pay"), d.path("entries/.new")))
+			d.rename("entries/.new", file)
+		}, soon: true},
+		{name: "a link to a file that was there", setup: func(d disk) { d.write("store/pay", after) }, save: func(d disk) {
+			d.link("../store/pay", file)
+		}, soon: true},
+		{name: "a swap of ..data", setup: func(d disk) {
+			d.write("entries/..v1/pay.yaml", entryText("pay", "192.0.2.1"))
+			d.write("entries/..v2/pay.yaml", after)
+			d.link("..v1", "entries/..data")
+			d.link("..data/pay.yaml", file)
+		}, save: func(d disk) { d.link("..v2", "entries/..data") }, soon: true},
+		{name: "a folder that is a link, to another folder", setup: func(d disk) {
+			d.rename("entries", "v1")
+			d.link("v1", "entries")
+			d.write("v2/pay.yaml", after)
+		}, save: func(d disk) { d.link("v2", "entries") }, soon: true},
+
+		{name: "write in place", save: func(d disk) { d.write(file, after) }},
+		{name: "a new file, in place", save: func(d disk) { d.write("entries/another.yaml", after) }},
+		{name: "cp -p", save: func(d disk) {
+			d.write("pay.new", after)
+			run(d, "cp", "-p", "pay.new", file)
+		}},
+		{name: "vim, which writes a new file", save: func(d disk) {
+			d.rename(file, file+"~")
+			d.write(file, after)
+			d.check(os.Chmod(d.path(file), 0o600))
+			d.remove(file + "~")
+		}},
+		{name: "in halves", save: func(d disk) { halves(d, file, func() {}) }},
+		{name: "in halves, a chmod between them", save: func(d disk) {
+			halves(d, file, func() { d.check(os.Chmod(d.path(file), 0o644)) })
+		}},
+		{name: "a new file in halves, a chmod between them", save: func(d disk) {
+			halves(d, "entries/another.yaml", func() { d.check(os.Chmod(d.path("entries/another.yaml"), 0o644)) })
+		}},
+		{name: "a file made anew in halves, times set between them", save: func(d disk) {
+			d.remove(file)
+			halves(d, file, func() {
+				old := time.Now().Add(-time.Hour)
+				d.check(os.Chtimes(d.path(file), old, old))
+			})
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			d := newDisk(t)
+			d.write("entries/stays/keep.yaml", "# so that the folder is never empty\n")
+			if tt.setup != nil {
+				tt.setup(d)
+			}
+			r := start(t, Options{Settle: settle, MaxDelay: 2 * settle}, nil, d.path("entries"))
+			r.await("pay 192.0.2.1")
+			<-time.After(200 * time.Millisecond) // so that the save is the first event for a while
+			tt.save(d)
+			saved := time.Now()
+			want := []string{"pay 192.0.2.2", "pay 192.0.2.1\n! duplicate-entry", "pay 192.0.2.2\n! duplicate-entry"}
+			if got := <-r.published; !slices.Contains(want, got) {
+				t.Fatalf("published:\n%s", got)
+			}
+			if took := time.Since(saved); tt.soon != (took < settle*3/4) {
+				t.Errorf("published after %s", took)
+			}
+		})
+	}
+}
+
+// BenchmarkRename is how long it takes until a file that is renamed into place, or written in it, is published, in a
+// folder of 2,000: go test -bench Rename -benchtime 30x.
+func BenchmarkRename(b *testing.B) {
+	folder := b.TempDir()
+	for i := range 2000 {
+		name := filepath.Join(folder, fmt.Sprintf("service-%d.yaml", i))
+		if err := os.WriteFile(name, []byte(entryText(fmt.Sprintf("service-%d", i), "192.0.2.1")), 0o644); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for _, rename := range []string{"renamed", "in-place"} {
+		b.Run(rename, func(b *testing.B) {
+			published := make(chan mesh.Catalog, 1000)
+			ctx, cancel := context.WithCancel(b.Context())
+			done := make(chan error)
+			r := New(hclog.NewNullLogger(), "files", []string{folder}, Options{StateDir: b.TempDir()})
+			go func() { done <- r.Run(ctx, func(c mesh.Catalog) { published <- c }) }()
+			<-published
+			var took []time.Duration
+			for i := 0; b.Loop(); i++ {
+				<-time.After(200*time.Millisecond + time.Duration(i%50)*time.Millisecond)
+				name := filepath.Join(folder, "service-1000.yaml")
+				text := []byte(entryText("service-1000", fmt.Sprintf("192.0.2.%d", i%200+2)))
+				var err error
+				if rename == "renamed" {
+					err = errors.Join(os.WriteFile(name+".new", text, 0o644), os.Rename(name+".new", name))
+				} else {
+					err = os.WriteFile(name, text, 0o644)
+				}
+				if err != nil {
+					b.Fatal(err)
+				}
+				saved := time.Now()
+				<-published
+				took = append(took, time.Since(saved))
+			}
+			slices.Sort(took)
+			b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "median-ms")
+			b.ReportMetric(float64(took[len(took)-1].Microseconds())/1000, "max-ms")
+			b.ReportMetric(0, "ns/op")
+			cancel()
+			if err := <-done; err != nil {
+				b.Fatal(err)
 			}
 		})
 	}

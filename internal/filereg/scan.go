@@ -36,9 +36,17 @@ var unreadable = stamp{size: -1}
 // latest is when something happened to the file last.
 func (s stamp) latest() time.Time { return time.Unix(0, max(s.modified, s.changed)) }
 
+// finished tells whether something else has happened to the file after it was last written to, as it does to one that
+// is moved into place, or that is given its times and its owner at the end; or whether a link has been made to it after
+// that, at the time given. A write sets both times of a file to the same moment. An empty file is yet to be written.
+func (s stamp) finished(linked int64) bool {
+	return s.size > 0 && max(s.changed, linked) > s.modified
+}
+
 // walk is what one look at the folders has found.
 type walk struct {
 	files   map[string]stamp
+	linked  map[string]int64 // when the last link on the way to a file was made, if there is one, as in a stamp
 	folders map[string]folder
 	places  []place // what to watch
 	seen    map[fileID]bool
@@ -53,16 +61,22 @@ type folder struct {
 
 // look walks the folders. It follows links, and looks at a folder once, by whatever way it is reached first.
 func look(roots []string) *walk {
-	w := &walk{files: map[string]stamp{}, folders: map[string]folder{}, seen: map[fileID]bool{}}
+	w := newWalk()
 	for _, root := range roots {
-		w.places = append(w.places, way(root)...)
-		w.folder(root)
+		places, linked := way(root)
+		w.places = append(w.places, places...)
+		w.folder(root, linked)
 	}
 	return w
 }
 
-// folder looks at one folder and all below it, and returns how many files there are.
-func (w *walk) folder(path string) (files int) {
+func newWalk() *walk {
+	return &walk{files: map[string]stamp{}, linked: map[string]int64{}, folders: map[string]folder{}, seen: map[fileID]bool{}}
+}
+
+// folder looks at one folder and all below it, and returns how many files there are. The last link on the way to it was
+// made at the time given.
+func (w *walk) folder(path string, linked int64) (files int) {
 	info, err := os.Stat(path)
 	if err == nil && !info.IsDir() {
 		err = syscall.ENOTDIR
@@ -79,7 +93,7 @@ func (w *walk) folder(path string) (files int) {
 	w.places = append(w.places, place{folder: path, id: id})
 	entries, err := os.ReadDir(path)
 	for _, e := range entries {
-		files += w.entry(filepath.Join(path, e.Name()), e)
+		files += w.entry(filepath.Join(path, e.Name()), e, linked)
 	}
 	w.folders[path] = folder{id, files, err}
 	return files
@@ -87,25 +101,30 @@ func (w *walk) folder(path string) (files int) {
 
 // entry looks at what a folder holds: files by the names that entries have, and folders. Names that begin with a dot
 // are those of editors, of rsync, and of the inner workings of a mounted ConfigMap.
-func (w *walk) entry(path string, e fs.DirEntry) (files int) {
+func (w *walk) entry(path string, e fs.DirEntry, linked int64) (files int) {
 	link := e.Type()&fs.ModeSymlink != 0
-	if strings.HasPrefix(e.Name(), ".") || !e.IsDir() && !link && !isEntryName(path) {
+	if isHidden(path) || !e.IsDir() && !link && !isEntryName(path) {
 		return 0
 	}
 	info, err := os.Stat(path)
 	isFolder := err == nil && info.IsDir()
 	if link && (isFolder || isEntryName(path)) {
-		w.places = append(w.places, way(path)...)
+		var places []place
+		places, linked = way(path)
+		w.places = append(w.places, places...)
 	}
 	switch {
 	case isFolder:
-		return w.folder(path)
+		return w.folder(path, linked)
 	case !isEntryName(path), errors.Is(err, fs.ErrNotExist), err == nil && !info.Mode().IsRegular():
 		return 0
 	case err != nil:
 		w.files[path] = unreadable
 	default:
 		w.files[path] = stampOf(info)
+		if linked != 0 {
+			w.linked[path] = linked
+		}
 	}
 	return 1
 }
@@ -113,6 +132,8 @@ func (w *walk) entry(path string, e fs.DirEntry) (files int) {
 func isEntryName(path string) bool {
 	return slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(path))
 }
+
+func isHidden(path string) bool { return strings.HasPrefix(filepath.Base(path), ".") }
 
 // place is a folder, and the name in it that matters; empty: all of them.
 type place struct {
@@ -125,13 +146,12 @@ type place struct {
 const maxLinks = 40
 
 // way returns the places on the way to a path where a change would make it lead elsewhere: each link, and the end. If
-// the end is not there, the place where the way breaks off.
-func way(path string) []place {
+// the end is not there, the place where the way breaks off. It tells too when the last of the links was made.
+func way(path string) (places []place, linked int64) {
 	path, err := filepath.Abs(path)
 	if err != nil {
-		return nil
+		return nil, 0
 	}
-	var places []place
 	at := func(folder, name string) {
 		if info, err := os.Stat(folder); err == nil {
 			places = append(places, place{folder, stampOf(info).id, name})
@@ -155,6 +175,7 @@ func way(path string) []place {
 			continue
 		}
 		links++
+		linked = max(linked, stampOf(info).changed)
 		target, err := os.Readlink(next)
 		if err != nil {
 			break
@@ -164,7 +185,7 @@ func way(path string) []place {
 		}
 		rest = append(steps(target), rest...)
 	}
-	return places
+	return places, linked
 }
 
 // steps are the names that a path is made of.
@@ -198,14 +219,14 @@ func readFile(path string, maxBytes int64) (file File, after stamp) {
 // ReadPaths reads files by name, whatever their name, and the files of folders as a [Registry] does, for commands that
 // work without one. What does not exist is an error.
 func ReadPaths(paths ...string) ([]File, error) {
-	w := &walk{files: map[string]stamp{}, folders: map[string]folder{}, seen: map[fileID]bool{}}
+	w := newWalk()
 	for _, path := range paths {
 		info, err := os.Stat(path)
 		if err != nil {
 			return nil, err
 		}
 		if info.IsDir() {
-			w.folder(path)
+			w.folder(path, 0)
 		} else {
 			w.files[path] = stampOf(info)
 		}

@@ -10,11 +10,14 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fsnotify/fsnotify"
+
 	"github.com/meshd/meshd/internal/mesh"
 )
 
 // tree is what is believed to be in the folders. Nothing is believed at first sight: a file counts as written, or as
-// removed, once a second look has found it as the first did. One goroutine owns a tree.
+// removed, once a second look has found it as the first did, a while later. That while is short for a file that has come
+// into its place when its writer had done with it. One goroutine owns a tree.
 type tree struct {
 	registry string
 	roots    []string
@@ -22,7 +25,9 @@ type tree struct {
 	read     func(path string, maxBytes int64) (file File, after stamp)
 	files    map[string]*leaf
 	folders  map[string]*branch // those that have held files
+	listed   map[string]bool    // those roots that could be listed once
 	moved    time.Time          // when a look found something new last
+	heard    map[string]arrival // what the kernel has said of files that are not believed yet
 }
 
 // leaf is one file.
@@ -30,12 +35,22 @@ type leaf struct {
 	seen     stamp     // at the last look; zero: not there
 	since    time.Time // when it was first seen so
 	replaced bool      // the last look found another file in its place
+	finished bool      // by its times, its writer has done with it, and it has not been written to in its place
 	pending  time.Time // since when it has not been believed; zero: it is
 
 	file   File      // as it was read
 	read   stamp     // what was read; zero: nothing yet
 	readAt time.Time // when
 }
+
+// arrival is how a file has come to be as it is, by what the kernel says.
+type arrival uint8
+
+const (
+	unheard arrival = iota
+	came            // into its place
+	written         // to, in its place
+)
 
 // branch is one folder.
 type branch struct {
@@ -54,23 +69,28 @@ const (
 )
 
 func newTree(registry string, roots []string, o Options) *tree {
-	return &tree{registry: registry, roots: roots, options: o, read: readFile, files: map[string]*leaf{}, folders: map[string]*branch{}}
+	return &tree{registry: registry, roots: roots, options: o, read: readFile, files: map[string]*leaf{}, folders: map[string]*branch{}, listed: map[string]bool{}, heard: map[string]arrival{}}
 }
 
 // advance takes in a look and reads what it makes believable. It returns all files to go by, in order of path, the
-// problems of files and folders that are kept as they were, and whether another look is needed to believe something.
-func (t *tree) advance(w *walk, now time.Time) (files []File, problems []mesh.Problem, unsettled bool) {
-	kept, problems, unsettled := t.keep(w, now)
+// problems of files and folders that are kept as they were, and when to look again to believe something; zero: there is
+// nothing to believe.
+func (t *tree) advance(w *walk, now time.Time) (files []File, problems []mesh.Problem, again time.Time) {
+	kept, problems, again := t.keep(w, now)
 	t.see(w, kept, now)
+	unsettled := func(l *leaf, path string) {
+		due := t.due(l, path)
+		again = earliest(due, cmp.Or(again, due))
+	}
 	for path, l := range t.files {
 		_, there := w.files[path]
 		switch {
 		case !there && kept.hold(path):
 		case l.current(now):
 			l.pending = time.Time{}
-		case !t.believes(l, now):
+		case !t.believes(l, path, now):
 			l.pending = cmp.Or(l.pending, now)
-			unsettled = true
+			unsettled(l, path)
 			if there && now.Sub(l.pending) >= patience {
 				problems = append(problems, t.problem(mesh.Notice, "file-unsettled", path, "is being written to all the time; until that ends it counts as it was"))
 			}
@@ -78,14 +98,32 @@ func (t *tree) advance(w *walk, now time.Time) (files []File, problems []mesh.Pr
 			delete(t.files, path)
 			continue
 		case !t.reads(l, path, now):
-			unsettled = true
+			unsettled(l, path)
 		}
 		if l.read != (stamp{}) {
 			files = append(files, l.file)
 		}
 	}
 	slices.SortFunc(files, byPath)
-	return files, problems, unsettled
+	return files, problems, again
+}
+
+// remembered is the stamp of what the process before this one read.
+var remembered = stamp{size: -2}
+
+// remember makes the tree begin with the files that a state was made of. Whatever holds them now is another folder than
+// then: if there is nothing in it, it may not have been mounted yet.
+func (t *tree) remember(s *State) {
+	for _, src := range s.sources {
+		path := src.file.Path
+		if !folders(t.roots).hold(path) {
+			continue
+		}
+		t.files[path] = &leaf{file: src.file, read: remembered}
+		for folder := filepath.Dir(path); folders(t.roots).hold(folder) && t.folders[folder] == nil; folder = filepath.Dir(folder) {
+			t.folders[folder] = &branch{}
+		}
+	}
 }
 
 // see notes how the look found each file that it could find.
@@ -95,19 +133,26 @@ func (t *tree) see(w *walk, kept folders, now time.Time) {
 		t.moved = now
 	}
 	for path, s := range w.files {
-		if t.files[path] == nil {
-			l := &leaf{}
-			if first { // what has long been as it is need not be looked at twice
-				l.seen, l.since = s, earliest(s.latest(), now)
-			}
+		l := t.files[path]
+		if l == nil {
+			l = &leaf{}
 			t.files[path] = l
+		}
+		if first { // what has long been as it is need not be looked at twice
+			l.seen, l.since = s, earliest(s.latest(), now)
 		}
 	}
 	for path, l := range t.files {
 		s, there := w.files[path]
 		if l.replaced = false; s != l.seen && (there || !kept.hold(path)) {
 			l.replaced = s != (stamp{}) && l.seen != (stamp{}) && s.id != l.seen.id
+			l.finished = s.finished(w.linked[path]) && (l.finished || s.id != l.seen.id)
 			l.seen, l.since, t.moved = s, now, now
+		}
+	}
+	for path, how := range t.heard { // a link has come, but who knows what happens to that to which it leads
+		if _, there := w.files[path]; !there || how == came && w.linked[path] != 0 {
+			delete(t.heard, path)
 		}
 	}
 }
@@ -120,13 +165,50 @@ func (l *leaf) current(now time.Time) bool {
 
 // believes tells whether the file is what it seems. A file in whose place others come again and again is, since they
 // were written elsewhere. A removal is when nothing else moves either, since what moves may be the same file coming back.
-func (t *tree) believes(l *leaf, now time.Time) bool {
+// The same holds for the short while after which a finished file is believed, since what moves may be the rest of a change.
+func (t *tree) believes(l *leaf, path string, now time.Time) bool {
 	settled := now.Sub(l.since) >= t.options.Settle
 	pending := now.Sub(cmp.Or(l.pending, now))
 	if l.seen == (stamp{}) {
 		return settled && (now.Sub(t.moved) >= t.options.Settle || pending >= patience)
 	}
-	return settled || l.replaced && pending >= t.options.MaxDelay
+	return settled || t.complete(l, path) && now.Sub(t.moved) >= t.options.Glance || l.replaced && pending >= t.options.MaxDelay
+}
+
+// complete tells whether a file has come into its place when its writer had done with it: the kernel reported that it
+// came and not that it was written to, though there is something in it; or, if nothing was reported, its times say so.
+// (Of a file that was renamed within a tick of the clock after the last write, which is 4 ms often, they say nothing.)
+// The second look that there is in any case is for who moves a file, or sets its mode, and then goes on writing: if he
+// does so by then, it is another file, and no longer a complete one. Who moves a file that he has half written, and then
+// pauses for longer, is believed.
+func (t *tree) complete(l *leaf, path string) bool {
+	return l.seen.size > 0 && (t.heard[path] == came || t.heard[path] == unheard && l.finished)
+}
+
+// hear takes in an event. All that it can do is to make a file be believed sooner, or not sooner, than others.
+func (t *tree) hear(e fsnotify.Event) {
+	switch {
+	case !isEntryName(e.Name):
+	case e.Has(fsnotify.Create):
+		t.heard[e.Name] = came
+	case e.Has(fsnotify.Write):
+		t.heard[e.Name] = written
+	}
+}
+
+// deaf notes that not all that happened was reported.
+func (t *tree) deaf() { clear(t.heard) }
+
+// due is when a file that is not believed may be if nothing moves.
+func (t *tree) due(l *leaf, path string) time.Time {
+	switch {
+	case l.seen == (stamp{}):
+		return t.moved.Add(t.options.Settle)
+	case t.complete(l, path):
+		return earliest(l.since.Add(t.options.Settle), t.moved.Add(t.options.Glance))
+	default:
+		return l.since.Add(t.options.Settle)
+	}
 }
 
 // reads reads the file, and tells whether it stayed as it was meanwhile.
@@ -143,13 +225,14 @@ func (t *tree) reads(l *leaf, path string, now time.Time) bool {
 		l.file = file
 	}
 	l.read, l.readAt, l.pending = after, now, time.Time{}
+	delete(t.heard, path)
 	return true
 }
 
 // keep finds the folders whose absent files are not taken for removed: a folder that cannot be read, a root that is
 // not there, and a folder that has come in another's place and holds nothing, as when a file system is unmounted. Of a
-// root that has been emptied its files go, after a longer second look.
-func (t *tree) keep(w *walk, now time.Time) (kept folders, problems []mesh.Problem, unsettled bool) {
+// root that has been emptied its files go, after a longer second look, though not if nobody has seen it being emptied.
+func (t *tree) keep(w *walk, now time.Time) (kept folders, problems []mesh.Problem, again time.Time) {
 	keep := func(path, code, message string) {
 		kept = append(kept, path)
 		p := t.problem(mesh.Error, code, path, message)
@@ -160,6 +243,9 @@ func (t *tree) keep(w *walk, now time.Time) (kept folders, problems []mesh.Probl
 	}
 	for path, f := range w.folders {
 		b, root := t.folders[path], slices.Contains(t.roots, path)
+		if root && f.err == nil {
+			t.listed[path] = true
+		}
 		switch {
 		case errors.Is(f.err, fs.ErrNotExist) && root:
 			keep(path, "folder-missing", "is not there; create it, or name another folder")
@@ -169,12 +255,15 @@ func (t *tree) keep(w *walk, now time.Time) (kept folders, problems []mesh.Probl
 		case f.files > 0:
 			t.folders[path] = &branch{id: f.id}
 		case b == nil:
+		case b.id == (fileID{}):
+			keep(path, "folder-replaced", "is empty, and was not when meshd ran last, as when a file system is not mounted; mount it, or put a file into it, be it one with nothing but a comment")
 		case b.id != f.id:
 			keep(path, "folder-replaced", "is another folder than before, with nothing in it, as when a file system is not mounted; mount it, or put a file into it, be it one with nothing but a comment")
 		case root && (b.empty.IsZero() || now.Sub(b.empty) < t.options.EmptySettle):
 			b.empty = cmp.Or(b.empty, now)
 			keep(path, "folder-empty", "has been emptied, which counts once another look finds it so")
-			unsettled = true
+			due := b.empty.Add(t.options.EmptySettle)
+			again = earliest(due, cmp.Or(again, due))
 		default:
 			delete(t.folders, path)
 		}
@@ -184,7 +273,12 @@ func (t *tree) keep(w *walk, now time.Time) (kept folders, problems []mesh.Probl
 			delete(t.folders, path)
 		}
 	}
-	return kept, problems, unsettled
+	return kept, problems, again
+}
+
+// unread tells whether there is a root of which nothing is known, not even from before a restart.
+func (t *tree) unread() bool {
+	return slices.ContainsFunc(t.roots, func(root string) bool { return !t.listed[root] && t.folders[root] == nil })
 }
 
 // folders are paths of folders.

@@ -353,7 +353,7 @@ func (b *portBuilder) refuse(s *mesh.Service, p mesh.Port, code, message string)
 	if b.scope.Capture != Redirect { // which is what an entry is written for, if nothing else is said
 		message = "for nodes with capture " + b.scope.Capture.String() + ": " + message
 	}
-	b.problems = append(b.problems, mesh.Problem{Severity: mesh.Warning, Code: code, Origin: origin, Message: message})
+	b.problems = append(b.problems, mesh.Problem{Severity: mesh.Warning, Code: code, Origin: origin, Services: s.Key.String(), Message: message})
 }
 
 func endpointAddresses(s *mesh.Service) []netip.Addr {

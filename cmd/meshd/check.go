@@ -3,21 +3,13 @@ package main
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
-	"github.com/meshd/meshd/internal/admin"
 	"github.com/meshd/meshd/internal/config"
 	"github.com/meshd/meshd/internal/mesh"
 )
-
-// checked is what `meshd check -o json` prints.
-type checked struct {
-	Files    int                 `json:"files"`
-	Entries  int                 `json:"entries"` // those that are right
-	Counts   admin.ProblemCounts `json:"counts"`  // of the problems
-	Problems []mesh.Problem      `json:"problems"`
-}
 
 func newCheck() *cobra.Command {
 	cmd := &cobra.Command{
@@ -29,34 +21,78 @@ that is wrong, in order of place:
   FILE:LINE:COLUMN: FIELD: MESSAGE [CODE]
 
 An error means that something is not served as it is written. Warnings and notices say so before the field, and do
-not fail the check. Found are also conflicts between entries, and what nodes cannot be given in one way of capture.
+not fail the check unless --fail-on says so. Found are also conflicts between entries, what is selected or exported in
+vain, and what nodes cannot be given in one way of capture. On a terminal the line of the file follows, with a mark
+under the column. What a code means, with an example and the remedy, is in docs/problems.md.
+
+-o json prints one object for programs, -o github the annotations that GitHub shows beside the changed lines of a
+pull request, and -o sarif a log for GitHub's code scanning and for editors.
+
 No daemon is asked. Without a path, the folders are checked that the daemon's settings name: those of
 ` + config.DefaultFile + ` and the environment, else /etc/meshd/entries.
 
-Exit codes: 0 no errors, 1 errors, 2 could not check (no such path, wrong flags).`,
+Exit codes: 0 nothing that --fail-on names, 1 something, 2 could not check (no such path, wrong flags).`,
 		Example: `  meshd check                            # what is installed here
   meshd check entries/ && git commit     # what is about to be
+  meshd check -o github --fail-on warning entries/
   meshd check -o json entries/ | jq -r '.problems[] | select(.severity == "error") | .code'`,
 	}
-	output := outputFlag(cmd)
+	output := outputFlag(cmd, "github", "sarif")
+	failOn := choice{"error", []string{"error", "warning", "notice", "never"}}
+	cmd.Flags().Var(&failOn, "fail-on", "the least bad problem that fails the check")
+	excerpt := choice{"auto", []string{"auto", "always", "never"}}
+	cmd.Flags().Var(&excerpt, "excerpt", "whether to print lines of the files too, as text; auto: on a terminal")
 	cmd.RunE = func(cmd *cobra.Command, paths []string) error {
 		read, err := readOffline(paths)
 		if err != nil {
 			return err
 		}
-		problems := append(append([]mesh.Problem{}, read.view.Problems...), read.nodeProblems()...)
+		stdout := cmd.OutOrStdout()
+		problems := slices.Concat(read.view.Problems, read.crossed, read.nodeProblems())
 		slices.SortFunc(problems, mesh.Problem.Compare)
-		counts := admin.CountProblems(problems)
-		if output.value == "json" {
-			err = printJSON(cmd.OutOrStdout(), checked{read.files, read.entries, counts, problems})
-		} else {
-			printProblems(cmd.OutOrStdout(), problems)
-			_, err = fmt.Fprintln(cmd.ErrOrStderr(), read.summary(counts))
+		r := report{read, problems, excerpt.value == "always" || excerpt.value == "auto" && terminal(stdout)}
+		if err := reportFormats[output.value](stdout, r); err != nil {
+			return err
 		}
-		if err == nil && counts.Error > 0 {
-			err = errFound
+		if output.value != "json" && output.value != "sarif" {
+			fmt.Fprintln(cmd.ErrOrStderr(), r.summary())
 		}
-		return err
+		if r.fails(failOn.value) {
+			return errFound
+		}
+		return nil
 	}
 	return cmd
+}
+
+// fails tells whether there is a problem that is as bad as a word says.
+func (r report) fails(on string) bool {
+	least := map[string]mesh.Severity{"error": mesh.Error, "warning": mesh.Warning, "notice": mesh.Notice}
+	severity, ever := least[on]
+	return ever && slices.ContainsFunc(r.problems, func(p mesh.Problem) bool { return p.Severity >= severity })
+}
+
+// summary is one line on what was read and found.
+func (r report) summary() string {
+	parts := []string{counted(r.entries, "entry", "entries") + " in " + counted(len(r.files), "file", "files")}
+	n := r.counts()
+	for _, c := range []struct {
+		n         int
+		one, many string
+	}{{n.Error, "error", "errors"}, {n.Warning, "warning", "warnings"}, {n.Notice, "notice", "notices"}} {
+		if c.n > 0 {
+			parts = append(parts, counted(c.n, c.one, c.many))
+		}
+	}
+	if len(r.problems) == 0 {
+		parts = append(parts, "no problems")
+	}
+	return strings.Join(parts, ", ")
+}
+
+func counted(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprint(n, " ", many)
 }

@@ -65,7 +65,7 @@ took it.`,
 		SilenceUsage:  true,
 	}
 	root.SetFlagErrorFunc(suggestFlag)
-	root.AddCommand(newServe(), newCheck(), newRender(), newBootstrap(), newStatus(), newVersion())
+	root.AddCommand(newServe(), newCheck(), newRender(), newDiff(), newExplain(), newSchema(), newBootstrap(), newStatus(), newVersion())
 	return root
 }
 
@@ -99,9 +99,9 @@ func (c *choice) Set(s string) error {
 	return fmt.Errorf("it is one of %s", strings.Join(c.words, ", "))
 }
 
-// outputFlag adds -o text|json to a command.
-func outputFlag(cmd *cobra.Command) *choice {
-	c := &choice{"text", []string{"text", "json"}}
+// outputFlag adds -o text|json to a command, and more if there are more ways to print.
+func outputFlag(cmd *cobra.Command, more ...string) *choice {
+	c := &choice{"text", append([]string{"text", "json"}, more...)}
 	cmd.Flags().VarP(c, "output", "o", "what to print: text for people, json for programs")
 	return c
 }

@@ -132,6 +132,9 @@ func startDaemon(ts *testscript.TestScript, neg bool, args []string) {
 			command = append(command, flag, "127.0.0.1:0")
 		}
 	}
+	if !slices.Contains(command, "--state-dir") {
+		command = append(command, "--state-dir", "state")
+	}
 	log, err := os.Create(d.log)
 	ts.Check(err)
 	d.cmd = exec.Command("meshd", command...)

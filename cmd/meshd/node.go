@@ -2,10 +2,13 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/meshd/meshd/internal/envoy"
@@ -57,6 +60,18 @@ func (f *nodeFlags) node() (*corev3.Node, error) {
 	if f.locality != "" {
 		l := mesh.ParseLocality(f.locality)
 		n.Locality = &corev3.Locality{Region: l.Region, Zone: l.Zone, SubZone: l.SubZone}
+	}
+	return n, nil
+}
+
+// describedNode reads a node as an Envoy's bootstrap has it, in JSON, or by its id alone.
+func describedNode(text string) (*corev3.Node, error) {
+	if !strings.HasPrefix(strings.TrimSpace(text), "{") {
+		return &corev3.Node{Id: text}, nil
+	}
+	n := &corev3.Node{}
+	if err := protojson.Unmarshal([]byte(text), n); err != nil {
+		return nil, errors.New(`node: is not described as in an Envoy's bootstrap, such as {"id": "web-1", "metadata": {}}`)
 	}
 	return n, nil
 }

@@ -1,12 +1,8 @@
 package main
 
 import (
-	"fmt"
-	"io"
 	"slices"
-	"strings"
 
-	"github.com/meshd/meshd/internal/admin"
 	"github.com/meshd/meshd/internal/aggregate"
 	"github.com/meshd/meshd/internal/envoy"
 	"github.com/meshd/meshd/internal/filereg"
@@ -18,8 +14,10 @@ const filesRegistry = "files"
 
 // offline is what the daemon would make of files, without a daemon.
 type offline struct {
-	files, entries int
-	view           *mesh.View
+	files   []filereg.File
+	entries int // those that are right
+	view    *mesh.View
+	crossed []mesh.Problem // what entries say in vain as far as the files tell
 }
 
 // readOffline reads files and folders as the daemon does; none stand for those of the daemon that is installed here.
@@ -36,11 +34,15 @@ func readOffline(paths []string) (offline, error) {
 	if err != nil {
 		return offline{}, err
 	}
+	return takeOffline(files), nil
+}
+
+func takeOffline(files []filereg.File) offline {
 	state := filereg.Load(filereg.NewState(filesRegistry), files)
 	merged, _ := aggregate.Merge(aggregate.Merged{}, []aggregate.Source{
 		{Registry: filesRegistry, Catalog: state.Catalog(), Synced: true},
 	})
-	return offline{len(files), state.Entries(), merged.View}, nil
+	return offline{files, state.Entries(), merged.View, state.CrossCheck()}
 }
 
 // nodeProblems are what nodes cannot be given of the view, whatever their capture and namespace.
@@ -85,41 +87,4 @@ func namespaces(v *mesh.View) []string {
 	}
 	slices.Sort(all)
 	return slices.Compact(all)
-}
-
-// printProblems writes a line for each problem. Those that are no errors say so.
-func printProblems(w io.Writer, problems []mesh.Problem) {
-	for _, p := range problems {
-		if p.Severity != mesh.Error {
-			p.Field = p.Severity.String() + ": " + p.Field
-			if p.Field == p.Severity.String()+": " {
-				p.Field = p.Severity.String()
-			}
-		}
-		fmt.Fprintln(w, p)
-	}
-}
-
-// summary is one line on what was read and found.
-func (o offline) summary(n admin.ProblemCounts) string {
-	parts := []string{counted(o.entries, "entry", "entries") + " in " + counted(o.files, "file", "files")}
-	for _, c := range []struct {
-		n         int
-		one, many string
-	}{{n.Error, "error", "errors"}, {n.Warning, "warning", "warnings"}, {n.Notice, "notice", "notices"}} {
-		if c.n > 0 {
-			parts = append(parts, counted(c.n, c.one, c.many))
-		}
-	}
-	if n == (admin.ProblemCounts{}) {
-		parts = append(parts, "no problems")
-	}
-	return strings.Join(parts, ", ")
-}
-
-func counted(n int, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprint(n, " ", many)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/meshd/meshd/internal/config"
 	"github.com/meshd/meshd/internal/envoy"
 	"github.com/meshd/meshd/internal/mesh"
+	"github.com/meshd/meshd/internal/xds"
 )
 
 func newRender() *cobra.Command {
@@ -38,8 +39,7 @@ the daemon would refuse, wrong flags).`,
 		only.words = append(only.words, t.String())
 	}
 	cmd.Flags().Var(&only, "type", "print resources of this type only")
-	policy := choice{string(config.AllowAny), []string{string(config.AllowAny), string(config.RegistryOnly)}}
-	cmd.Flags().Var(&policy, "outbound-traffic-policy", "what the daemon's setting of this name says")
+	policy := policyFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, paths []string) error {
 		n, err := node.node()
 		if err != nil {
@@ -53,7 +53,7 @@ the daemon would refuse, wrong flags).`,
 		if err != nil {
 			return err
 		}
-		snapshot := envoy.Translate(nil, read.view, scope, meshSettings(config.TrafficPolicy(policy.value)))
+		snapshot := read.snapshot(scope, config.TrafficPolicy(policy.value))
 		resources, err := rendered(snapshot, only.value)
 		if err != nil {
 			return err
@@ -61,8 +61,7 @@ the daemon would refuse, wrong flags).`,
 		if err := printJSON(cmd.OutOrStdout(), resources); err != nil {
 			return err
 		}
-		problems := slices.AppendSeq(slices.Clone(read.view.Problems), snapshot.Problems())
-		slices.SortFunc(problems, mesh.Problem.Compare)
+		problems := problemsFor(snapshot)
 		printProblems(cmd.ErrOrStderr(), problems)
 		if admin.CountProblems(problems).Error > 0 {
 			return errFound
@@ -70,6 +69,25 @@ the daemon would refuse, wrong flags).`,
 		return nil
 	}
 	return cmd
+}
+
+// policyFlag adds --outbound-traffic-policy to a command.
+func policyFlag(cmd *cobra.Command) *choice {
+	c := &choice{string(config.AllowAny), []string{string(config.AllowAny), string(config.RegistryOnly)}}
+	cmd.Flags().Var(c, "outbound-traffic-policy", "what the daemon's setting of this name says")
+	return c
+}
+
+// snapshot is what the nodes of a scope would be sent.
+func (o offline) snapshot(scope envoy.Scope, policy config.TrafficPolicy) *envoy.Snapshot {
+	return envoy.Translate(nil, o.view, scope, meshSettings(policy))
+}
+
+// problemsFor are those of a snapshot and of its view, in order of place.
+func problemsFor(s *envoy.Snapshot) []mesh.Problem {
+	problems := slices.AppendSeq(slices.Clone(s.View.Problems), s.Problems())
+	slices.SortFunc(problems, mesh.Problem.Compare)
+	return problems
 }
 
 // rendered is a snapshot's resources by type, or those of one type.
@@ -94,4 +112,22 @@ func rendered(s *envoy.Snapshot, only string) (map[string][]json.RawMessage, err
 		out[t.String()] = all
 	}
 	return out, nil
+}
+
+// nodeResources are what a server would send to the node of a description.
+func nodeResources(server *xds.Server, policy config.TrafficPolicy, description string) (r admin.Resources, err error) {
+	n, err := describedNode(description)
+	if err != nil {
+		return r, err
+	}
+	scope, err := envoy.ScopeOf(n)
+	if err != nil {
+		return r, err
+	}
+	snapshot := server.Snapshot(scope)
+	resources, err := rendered(snapshot, "")
+	return admin.Resources{
+		Generation: snapshot.View.Generation, Digest: snapshot.View.Digest.String(), Scope: admin.ScopeOf(scope),
+		OutboundTrafficPolicy: string(policy), Resources: resources,
+	}, err
 }

@@ -1,13 +1,17 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"net"
 	"os"
 	"os/signal"
+	"path/filepath"
+	"strings"
 	"syscall"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
@@ -18,6 +22,7 @@ import (
 	"github.com/meshd/meshd/internal/config"
 	"github.com/meshd/meshd/internal/filereg"
 	"github.com/meshd/meshd/internal/mesh"
+	"github.com/meshd/meshd/internal/strictyaml"
 	"github.com/meshd/meshd/internal/xds"
 )
 
@@ -74,7 +79,13 @@ func serve(ctx context.Context, settings *config.Config, load func() (*config.Co
 	log.Info("starting", "version", build.Version, "xds", addressOf(xdsListener), "admin", addressOf(adminListener))
 
 	// Registries know services; the controller makes one view of them all.
-	files := filereg.New(log, filesRegistry, folders(settings), filereg.Options{RescanInterval: settings.RescanInterval.Duration})
+	entries, err := absolute(folders(settings)) // what outlives a restart must not depend on where it was started
+	if err != nil {
+		return err
+	}
+	files := filereg.New(log, filesRegistry, entries, filereg.Options{
+		RescanInterval: settings.RescanInterval.Duration, StateDir: filepath.Join(string(settings.StateDir), filesRegistry),
+	})
 	controller := aggregate.New(log, []aggregate.Registry{files}, aggregate.Options{FirstView: settings.FirstViewTimeout.Duration})
 
 	// The server translates each view for the nodes, and sends them what is new to them.
@@ -87,7 +98,10 @@ func serve(ctx context.Context, settings *config.Config, load func() (*config.Co
 	pages := admin.New(log, admin.Options{
 		Version: build.Version, Commit: build.Commit, XDS: xdsListener.Addr(),
 		Registries: controller.Registries, History: controller.History,
-		Nodes: server.Nodes, NodeProblems: server.Problems, Stats: server.Stats,
+		Nodes: server.Nodes, NodeProblems: server.Problems, Stats: server.Stats, Sights: server.Sights, Near: strictyaml.Suggest,
+		Resources: func(node string) (admin.Resources, error) {
+			return nodeResources(server, settings.OutboundTrafficPolicy, node)
+		},
 	})
 	controller.Handle(pages.Apply)
 	controller.Handle(func(c aggregate.Change, v *mesh.View) { announce(log, c, v) })
@@ -105,6 +119,7 @@ func serve(ctx context.Context, settings *config.Config, load func() (*config.Co
 		group.Go(func() error { return pages.Run(ctx, adminListener) })
 	}
 	group.Go(func() error {
+		late := time.After(settings.FirstViewTimeout.Duration)
 		for {
 			select {
 			case <-ctx.Done():
@@ -112,6 +127,11 @@ func serve(ctx context.Context, settings *config.Config, load func() (*config.Co
 				log.Info("stopping")
 				tell(log, "STOPPING=1")
 				return nil
+			case <-late: // the service manager does not wait for ever, and a registry may
+				if controller.Current() == nil {
+					log.Warn("nothing is served yet", "registries", waiting(controller.Registries()))
+					tell(log, "READY=1", "STATUS=nothing is served yet: "+waiting(controller.Registries()))
+				}
 			case <-hangups:
 				log.Info("reloading")
 				tell(log, "RELOADING=1")
@@ -124,6 +144,29 @@ func serve(ctx context.Context, settings *config.Config, load func() (*config.Co
 		}
 	})
 	return group.Wait()
+}
+
+func absolute(paths []string) ([]string, error) {
+	out := make([]string, len(paths))
+	for i, p := range paths {
+		abs, err := filepath.Abs(p)
+		if err != nil {
+			return nil, fmt.Errorf("entries %s: %w", p, err)
+		}
+		out[i] = abs
+	}
+	return out, nil
+}
+
+// waiting says which registries there are no services from yet, and why.
+func waiting(registries []aggregate.RegistryStatus) string {
+	var why []string
+	for _, r := range registries {
+		if !r.Synced {
+			why = append(why, r.Name+": "+cmp.Or(r.Reason, "has not said anything"))
+		}
+	}
+	return strings.Join(why, ", ")
 }
 
 // listen opens the listener of a setting, and none where it is off.

@@ -38,8 +38,7 @@ Exit codes: 0 shown, 1 the node is not connected, 2 no daemon answers (or wrong 
   meshd status -o json | jq '.problems[] | select(.severity == "error")'`,
 		Args: cobra.MaximumNArgs(1),
 	}
-	var daemon address
-	cmd.Flags().Var(&daemon, "admin", "where the daemon serves its admin API (default: what its settings say, else 127.0.0.1:15014)")
+	daemon := daemonFlag(cmd)
 	services := cmd.Flags().Bool("services", false, "show the services, and where each comes from")
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -52,7 +51,7 @@ Exit codes: 0 shown, 1 the node is not connected, 2 no daemon answers (or wrong 
 		case len(args) > 0:
 			show, path = showNodes, "/api/v1/nodes/"+url.PathEscape(args[0])
 		}
-		answer, err := askDaemon(cmd.Context(), cmp.Or(daemon.String(), installedDaemon()), path)
+		answer, err := daemon.answer(cmd.Context(), path)
 		if err != nil {
 			return err
 		}
@@ -64,6 +63,20 @@ Exit codes: 0 shown, 1 the node is not connected, 2 no daemon answers (or wrong 
 	}
 	return cmd
 }
+
+// daemonAt is a flag that says which daemon is asked.
+type daemonAt struct{ address address }
+
+// daemonFlag adds --admin to a command.
+func daemonFlag(cmd *cobra.Command) *daemonAt {
+	d := &daemonAt{}
+	cmd.Flags().Var(&d.address, "admin", "where the daemon serves its admin API (default: what its settings say, else 127.0.0.1:15014)")
+	return d
+}
+
+func (d *daemonAt) given() bool { return d.address != (address{}) }
+
+func (d *daemonAt) at() string { return cmp.Or(d.address.String(), installedDaemon()) }
 
 // installedDaemon is where the daemon that is installed here serves its admin API, as far as its settings can be read.
 func installedDaemon() string {
@@ -77,32 +90,53 @@ func installedDaemon() string {
 	return net.JoinHostPort(host, port)
 }
 
-// askDaemon reads from a daemon's admin API.
-func askDaemon(ctx context.Context, daemon, path string) ([]byte, error) {
+// answer is what the daemon answers if all is well.
+func (d *daemonAt) answer(ctx context.Context, path string) ([]byte, error) {
+	status, body, err := d.ask(ctx, path)
+	switch {
+	case err != nil:
+		return nil, err
+	case status == http.StatusNotFound && strings.Contains(path, "/nodes/"):
+		return nil, failure{errors.New(strings.TrimSpace(string(body)))}
+	case status != http.StatusOK:
+		return nil, strange(d.at(), path, status)
+	}
+	return body, nil
+}
+
+// ask asks the daemon.
+func (d *daemonAt) ask(ctx context.Context, path string) (status int, body []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
+	if status, body, err = ask(ctx, d.at(), path); err != nil {
+		err = fmt.Errorf("%w; start it with meshd serve, or say with --admin where it is", err)
+	}
+	return status, body, err
+}
+
+// ask reads from a daemon's admin API, whatever the status of the answer.
+func ask(ctx context.Context, daemon, path string) (status int, body []byte, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+daemon+path, nil)
 	if err != nil {
-		return nil, err
+		return 0, nil, err
 	}
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
 		if cause, ok := errors.AsType[*net.OpError](err); ok {
 			err = cause.Err // without the URL and the address
 		}
-		return nil, fmt.Errorf("no daemon answers at %s (%w); start it with meshd serve, or say with --admin where it is", daemon, err)
+		return 0, nil, fmt.Errorf("no daemon answers at %s (%w)", daemon, err)
 	}
 	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("read the answer of %s: %w", daemon, err)
-	case response.StatusCode == http.StatusNotFound && strings.Contains(path, "/nodes/"):
-		return nil, failure{errors.New(strings.TrimSpace(string(body)))}
-	case response.StatusCode != http.StatusOK:
-		return nil, fmt.Errorf("%s is no meshd of this version: GET %s: %s", daemon, path, response.Status)
+	if body, err = io.ReadAll(response.Body); err != nil {
+		return 0, nil, fmt.Errorf("read the answer of %s: %w", daemon, err)
 	}
-	return body, nil
+	return response.StatusCode, body, nil
+}
+
+// strange is the error of an answer that a daemon of this version does not give.
+func strange(daemon, path string, status int) error {
+	return fmt.Errorf("%s is no meshd of this version: GET %s: %d %s", daemon, path, status, http.StatusText(status))
 }
 
 // showStatus writes everything as tables.

@@ -42,6 +42,12 @@ type Options struct {
 	Nodes        func() []xds.NodeStatus
 	NodeProblems func() []mesh.Problem // what nodes cannot be given of the view
 	Stats        func() xds.Stats
+	Sights       func(mesh.Host) []xds.Sight // what nodes are given for a host
+	// Near returns which word of some is most like another, empty if none is.
+	Near func(word string, among []string) string
+	// Resources are what a node would be sent that is described as in an Envoy's bootstrap, in JSON, or by its id alone. The
+	// error says what is wrong with the description.
+	Resources func(node string) (Resources, error)
 }
 
 // Server is the admin server.
@@ -103,10 +109,10 @@ var pages = []struct{ path, what string }{
 	{"/metrics", "metrics for Prometheus"},
 	{"/api/v1/status", "everything that <code>meshd status</code> shows"},
 	{"/api/v1/registries", "where services come from"},
-	{"/api/v1/services", "the services, their ports and endpoints, and where each of them comes from"},
+	{"/api/v1/services", "the services, their ports and endpoints, and where each of them comes from; /api/v1/explain?host=HOST for all about one"},
 	{"/api/v1/problems", "what is wrong with the input"},
 	{"/api/v1/changes", "what changed when, and by which registry"},
-	{"/api/v1/nodes", "who is connected, and what they were sent, accepted or rejected; /api/v1/nodes/ID for one"},
+	{"/api/v1/nodes", "who is connected, and what they were sent, accepted or rejected; /api/v1/nodes/ID for one, /api/v1/resources?node=ID for what a node would be sent"},
 	{"/debug/pprof/", "profiles of the process"},
 }
 
@@ -121,6 +127,8 @@ func (s *Server) handler() http.Handler {
 		s.send(w, Registries{s.options.Registries()})
 	})
 	mux.HandleFunc("GET /api/v1/services", func(w http.ResponseWriter, _ *http.Request) { s.send(w, Services{s.services()}) })
+	mux.HandleFunc("GET /api/v1/explain", s.explain)
+	mux.HandleFunc("GET /api/v1/resources", s.resources)
 	mux.HandleFunc("GET /api/v1/problems", func(w http.ResponseWriter, _ *http.Request) { s.send(w, Problems{s.problems()}) })
 	mux.HandleFunc("GET /api/v1/changes", func(w http.ResponseWriter, _ *http.Request) { s.send(w, Changes{s.changes()}) })
 	mux.HandleFunc("GET /api/v1/nodes", func(w http.ResponseWriter, _ *http.Request) { s.send(w, Nodes{s.nodes()}) })
@@ -156,7 +164,11 @@ func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 func (s *Server) unready() string {
 	var missing []string
 	for _, r := range s.options.Registries() {
-		if !r.Synced {
+		switch {
+		case r.Synced:
+		case r.Reason != "":
+			missing = append(missing, r.Name+" ("+r.Reason+")")
+		default:
 			missing = append(missing, r.Name)
 		}
 	}
@@ -182,6 +194,40 @@ func (s *Server) node(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.send(w, found)
+}
+
+func (s *Server) explain(w http.ResponseWriter, r *http.Request) {
+	now := s.served.Load()
+	if now == nil {
+		http.Error(w, "not ready: "+s.unready(), http.StatusServiceUnavailable)
+		return
+	}
+	h, namespace, err := ParseService(r.URL.Query().Get("host"))
+	if err != nil {
+		http.Error(w, "host: "+err.Error(), http.StatusBadRequest)
+		return
+	}
+	x := Facts{
+		View: now.view, Problems: s.options.NodeProblems(), Nodes: s.options.Nodes(), Sights: s.options.Sights(h), Near: s.options.Near,
+	}.Explain(h, namespace)
+	if len(x.Services) == 0 {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusNotFound)
+	}
+	s.send(w, x)
+}
+
+func (s *Server) resources(w http.ResponseWriter, r *http.Request) {
+	if s.served.Load() == nil {
+		http.Error(w, "not ready: "+s.unready(), http.StatusServiceUnavailable)
+		return
+	}
+	of, err := s.options.Resources(r.URL.Query().Get("node"))
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	s.send(w, of)
 }
 
 // send answers with v as JSON that people can read as well.

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"io"
@@ -23,6 +24,7 @@ import (
 	"github.com/meshd/meshd/internal/aggregate"
 	"github.com/meshd/meshd/internal/envoy"
 	"github.com/meshd/meshd/internal/mesh"
+	"github.com/meshd/meshd/internal/strictyaml"
 	"github.com/meshd/meshd/internal/xds"
 )
 
@@ -55,6 +57,20 @@ func start(t *testing.T) *daemon {
 			return []mesh.Problem{{Severity: mesh.Warning, Code: "listener-taken", Message: "gets no connections", Origin: mesh.Origin{Source: "c.yaml", Line: 9}}}
 		},
 		Stats: func() xds.Stats { return d.stats },
+		Sights: func(h mesh.Host) []xds.Sight {
+			view := d.served.Load().view
+			return envoy.Sights(h, []*envoy.Snapshot{envoy.Translate(nil, view, envoy.Scope{Namespace: "shop", Capture: envoy.None}, envoy.Mesh{})})
+		},
+		Near: strictyaml.Suggest,
+		Resources: func(node string) (Resources, error) {
+			if node == "" {
+				return Resources{}, errors.New("node.id: is empty")
+			}
+			return Resources{
+				Generation: 3, Digest: "f00d", Scope: ScopeOf(envoy.Scope{Namespace: node}), OutboundTrafficPolicy: "allow-any",
+				Resources: map[string][]json.RawMessage{"clusters": {json.RawMessage(`{"name": "c"}`)}, "routes": {}},
+			}, nil
+		},
 	})
 	d.started = noon
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -166,9 +182,10 @@ func TestAnswersKeepTheirShape(t *testing.T) {
 	_, empty := d.get(t, "/api/v1/status")
 	golden(t, "starting.json", strings.ReplaceAll(empty, d.url[len("http://"):], "127.0.0.1:15014"))
 	d.serve(t)
-	for _, name := range []string{"status", "registries", "services", "problems", "changes", "nodes", "nodes/rack/web-1"} {
+	for _, name := range []string{"status", "registries", "services", "problems", "changes", "nodes", "nodes/rack/web-1", "explain?host=pay.mesh.internal", "resources?node=web-1"} {
 		_, body := d.get(t, "/api/v1/"+name)
-		golden(t, strings.ReplaceAll(name, "/", "-")+".json", strings.ReplaceAll(body, d.url[len("http://"):], "127.0.0.1:15014"))
+		file, _, _ := strings.Cut(strings.ReplaceAll(name, "/", "-"), "?")
+		golden(t, file+".json", strings.ReplaceAll(body, d.url[len("http://"):], "127.0.0.1:15014"))
 	}
 }
 
@@ -188,6 +205,31 @@ func golden(t *testing.T, name, got string) {
 	}
 	if diff := cmp.Diff(string(want), got); diff != "" {
 		t.Errorf("%s (-want +got), rewrite it with -update:\n%s", path, diff)
+	}
+}
+
+func TestExplainTellsWhyItCannot(t *testing.T) {
+	d := start(t)
+	for _, path := range []string{"/api/v1/explain?host=pay.mesh.internal", "/api/v1/resources?node=web-1"} {
+		if code, body := d.get(t, path); code != 503 || body != "not ready: no services yet from files\n" {
+			t.Errorf("%s before the first view: %d %q", path, code, body)
+		}
+	}
+	d.serve(t)
+	for path, want := range map[string]struct {
+		code int
+		body string
+	}{
+		"/api/v1/explain":                                {400, `host: "" is empty; write a DNS name`},
+		"/api/v1/explain?host=Shop/pay":                  {400, `host: "Shop" is not a namespace`},
+		"/api/v1/explain?host=pay":                       {404, `"near": [`},
+		"/api/v1/explain?host=default/pay.mesh.internal": {404, `"shop/pay.mesh.internal"`},
+		"/api/v1/explain?host=shop/pay.mesh.internal.":   {200, `"namespace": "shop"`},
+		"/api/v1/resources":                              {400, "node.id: is empty"},
+	} {
+		if code, body := d.get(t, path); code != want.code || !strings.Contains(body, want.body) {
+			t.Errorf("%s: %d %s", path, code, body)
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"cmp"
+	"encoding/json"
 	"slices"
 	"time"
 
@@ -163,6 +164,17 @@ type Scope struct {
 	Privileges string        `json:"privileges"` // unprivileged: its proxy cannot listen on ports below 1024
 }
 
+// Resources is the answer of /api/v1/resources?node=NODE: what a node would be sent, whether it is connected or not.
+type Resources struct {
+	Generation uint64 `json:"generation"` // of the view
+	Digest     string `json:"digest"`     // likewise
+	Scope      Scope  `json:"scope"`      // of the node
+	// OutboundTrafficPolicy is the daemon's setting of this name.
+	OutboundTrafficPolicy string `json:"outboundTrafficPolicy"`
+	// Resources are Envoy's, by type (clusters, endpoints, listeners, routes), under the field names of its documentation.
+	Resources map[string][]json.RawMessage `json:"resources"`
+}
+
 // Delivery is what a node was sent, accepted or rejected of one type of resource.
 type Delivery struct {
 	Type       string     `json:"type"`
@@ -224,18 +236,28 @@ func (s *Server) allProblems(v *mesh.View) []mesh.Problem {
 	return slices.Concat(v.Problems, s.options.NodeProblems())
 }
 
-// problems are those that there are, the worst first, then the oldest.
+// problems are those that there are, the worst first, then the oldest. Before the first view they are why there is none.
 func (s *Server) problems() []Problem {
-	problems := []Problem{}
 	if now := s.served.Load(); now != nil {
-		for _, p := range s.allProblems(now.view) {
-			problems = append(problems, Problem{p.Severity.String(), p})
-		}
+		return ranked(s.allProblems(now.view))
 	}
-	slices.SortStableFunc(problems, func(a, b Problem) int {
+	var before []mesh.Problem
+	for _, r := range s.options.Registries() {
+		before = append(before, r.Why...)
+	}
+	return ranked(before)
+}
+
+// ranked are problems, the worst first, then the oldest.
+func ranked(problems []mesh.Problem) []Problem {
+	out := []Problem{}
+	for _, p := range problems {
+		out = append(out, Problem{p.Severity.String(), p})
+	}
+	slices.SortStableFunc(out, func(a, b Problem) int {
 		return cmp.Or(cmp.Compare(b.Problem.Severity, a.Problem.Severity), a.Since.Compare(b.Since))
 	})
-	return problems
+	return out
 }
 
 func (s *Server) changes() []Change {
@@ -318,7 +340,7 @@ func nodeOf(n xds.NodeStatus, view *mesh.View) Node {
 	out := Node{
 		ID: n.ID, Cluster: n.Cluster, Peer: n.Peer, UserAgent: n.UserAgent, Version: n.Version, Connected: n.Connected,
 		Protocol: n.Protocol.String(), Aggregated: n.Aggregated, Deliveries: []Delivery{},
-		Scope: Scope{n.Scope.Namespace, n.Scope.Capture.String(), n.Scope.Family.String(), n.Scope.Domain, n.Scope.Locality, n.Scope.Privileges.String()},
+		Scope: ScopeOf(n.Scope),
 	}
 	for _, d := range n.Deliveries {
 		out.Deliveries = append(out.Deliveries, Delivery{
@@ -327,6 +349,11 @@ func nodeOf(n xds.NodeStatus, view *mesh.View) Node {
 		})
 	}
 	return out
+}
+
+// ScopeOf shows a scope.
+func ScopeOf(s xds.Scope) Scope {
+	return Scope{s.Namespace, s.Capture.String(), s.Family.String(), s.Domain, s.Locality, s.Privileges.String()}
 }
 
 func markOf(m xds.Mark) Mark { return Mark{m.Version, m.Time} }

@@ -62,7 +62,7 @@ func launchEnvoy(t *testing.T, bootstrap []byte) *envoy {
 	e := &envoy{process: startProcess(t, "envoy", envoyBinary(t),
 		"--config-path", config, "--admin-address-path", adminFile, "--use-dynamic-base-id", "--concurrency", "1",
 		// What is drained is gone soon, so that it shows within a test whom draining hurts.
-		"--drain-time-s", "2",
+		"--drain-time-s", "1",
 		"--log-level", "warning", "--component-log-level", "upstream:info,config:info")}
 	eventually(t, "Envoy's start", func() error {
 		admin, err := os.ReadFile(adminFile)

@@ -27,11 +27,7 @@ import (
 )
 
 // envMeshd tells the test process within the namespaces where the built meshd is; its presence says that we are inside.
-// envMeshdError is why there is none.
-const (
-	envMeshd      = "INTEGRATION_MESHD"
-	envMeshdError = "INTEGRATION_MESHD_ERROR"
-)
+const envMeshd = "INTEGRATION_MESHD"
 
 func TestMain(m *testing.M) {
 	flag.Parse()
@@ -67,11 +63,11 @@ func runInside() int {
 	binary := filepath.Join(dir, "meshd")
 	// What this shell tells its own meshd is not for ours.
 	env := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "MESHD_") })
-	env = append(env, envMeshd+"="+binary)
 	if err := buildMeshd(binary); err != nil {
-		env = append(env, envMeshdError+"="+err.Error())
+		fmt.Fprintln(os.Stderr, "integration:", err)
+		return 1
 	}
-	code, err := reexec(env)
+	code, err := reexec(append(env, envMeshd+"="+binary))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "integration:", err)
 	}

@@ -119,6 +119,43 @@ func TestBadInput(t *testing.T) {
 	d.requireAccepted(t)
 }
 
+// TestRestartIntoTrouble shows that what was served before a restart is served after it, although it is not there to be read.
+func TestRestartIntoTrouble(t *testing.T) {
+	app, d, e := startMesh(t, redirect, delta)
+	clients := app.unchanging()
+	clients["shop"] = app.http("http://shop.mesh.internal:8080/").from("10.77.0.13:9001")
+	l := startLoad(t, clients)
+
+	// The first daemon does not even see it.
+	d.kill()
+	d.edit(t, "shop.yaml", "protocol: HTTP", "protocol: HTTQ", "10.77.0.13", "10.77.0.14")
+	d.start(t)
+	d.awaitProblem(t, "shop.yaml", "HTTQ")
+	e.awaitConnected(t, 1)
+	l.progress(t)
+
+	d.stop(stopWithin)
+	away := filepath.Join(filepath.Dir(d.entries), "away")
+	if err := os.Rename(d.entries, away); err != nil {
+		t.Fatal(err)
+	}
+	d.start(t)
+	d.awaitProblem(t, d.entries)
+	e.awaitConnected(t, 1)
+	l.progress(t)
+	requireInStep(t, d, e, redirect, delta)
+	l.requireNoFailure(t)
+
+	if err := os.Rename(away, d.entries); err != nil {
+		t.Fatal(err)
+	}
+	d.edit(t, "shop.yaml", "protocol: HTTQ", "protocol: HTTP")
+	awaitReaches(t, "the folder again, and the document mended", app.http("http://shop.mesh.internal:8080/"), "10.77.0.14:9001")
+	d.awaitNoProblem(t, d.entries)
+	requireInStep(t, d, e, redirect, delta)
+	d.requireAccepted(t)
+}
+
 // TestFolderVanishes shows that a folder which goes away, as a mount may, takes nothing with it.
 func TestFolderVanishes(t *testing.T) {
 	app, d, e := startMesh(t, redirect, delta)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -77,6 +78,9 @@ func startProcess(t *testing.T, name, program string, args ...string) *process {
 	t.Cleanup(func() {
 		p.signal(syscall.SIGKILL)
 		<-p.done
+		if strings.Contains(tail(p.log, 1<<20), "WARNING: DATA RACE") {
+			t.Errorf("%s has a data race", name)
+		}
 		if t.Failed() {
 			t.Logf("the end of %s's log:\n%s", name, tail(p.log, 16<<10))
 		}

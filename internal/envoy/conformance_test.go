@@ -24,9 +24,7 @@ import (
 var update = flag.Bool("update", false, "write the outcomes that are meshd's own: expect.meshd.json and *.txtar")
 
 // notYet are the cases that meshd does not serve yet, each with what it takes.
-var notYet = map[string]string{
-	"112-auto-address-hash": "automatic addresses for nodes that capture DNS",
-}
+var notYet = map[string]string{}
 
 // TestConformance loads each case's files and compares what its node gets with what Istio gives it. Where meshd deviates on
 // purpose, expect.meshd.json is its own outcome and deviation.md says why.

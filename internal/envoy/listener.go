@@ -219,7 +219,8 @@ func (b *portBuilder) addTCP(s *mesh.Service, p mesh.Port, protocol mesh.Protoco
 		}
 		return
 	}
-	binds := plainAddresses(s)
+	addresses := addressesOf(s, b.scope)
+	binds := plainAddresses(addresses)
 	if s.Resolution == mesh.ResolutionNone && len(s.Addresses) == 0 {
 		binds = endpointAddresses(s)
 	}
@@ -230,7 +231,7 @@ func (b *portBuilder) addTCP(s *mesh.Service, p mesh.Port, protocol mesh.Protoco
 			b.claim(bind, s, p, protocol, claimTCP(chain))
 		}
 	}
-	ranges := slices.DeleteFunc(slices.Clone(s.Addresses), netip.Prefix.IsSingleIP)
+	ranges := slices.DeleteFunc(slices.Clone(addresses), netip.Prefix.IsSingleIP)
 	if len(binds) > 0 && len(ranges) == 0 {
 		return
 	}

@@ -30,7 +30,7 @@ func portRoutes(port uint16, services []*mesh.Service, scope Scope, settings Mes
 	for _, s := range services {
 		own := s.Host.String()
 		domains := []string{own}
-		for _, d := range slices.Concat([]string{own + "."}, shortNames(s.Host, scope), addressDomains(s)) {
+		for _, d := range slices.Concat([]string{own + "."}, shortNames(s.Host, scope), addressDomains(addressesOf(s, scope))) {
 			if !claimed[d] {
 				claimed[d] = true
 				domains = append(domains, d)
@@ -98,10 +98,10 @@ func virtualHost(name string, domains []string, cluster string) *routev3.Virtual
 	}}}
 }
 
-// addressDomains are a service's plain addresses as a Host header has them.
-func addressDomains(s *mesh.Service) []string {
+// addressDomains are plain addresses as a Host header has them.
+func addressDomains(addresses []netip.Prefix) []string {
 	var out []string
-	for _, a := range s.Addresses {
+	for _, a := range addresses {
 		switch {
 		case !a.IsSingleIP():
 		case a.Addr().Is6():
@@ -149,9 +149,9 @@ func shortNames(h mesh.Host, scope Scope) []string {
 }
 
 // plainAddresses are the addresses that are no range.
-func plainAddresses(s *mesh.Service) []netip.Addr {
+func plainAddresses(addresses []netip.Prefix) []netip.Addr {
 	var out []netip.Addr
-	for _, a := range s.Addresses {
+	for _, a := range addresses {
 		if a.IsSingleIP() {
 			out = append(out, a.Addr())
 		}

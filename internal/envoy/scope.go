@@ -70,6 +70,8 @@ type Scope struct {
 	Locality  mesh.Locality `json:"locality,omitzero"`
 	// Privileges tell which ports the proxy may listen on.
 	Privileges Privileges `json:"privileges"`
+	// Names say whether the node's DNS requests are answered by its proxy.
+	Names NameCapture `json:"names"`
 	// Addresses are the node's own IP addresses, separated by commas. They matter to the inbound side alone, which is
 	// there only with redirection.
 	Addresses string `json:"addresses,omitempty"`
@@ -97,8 +99,9 @@ type FieldError struct{ Field, Message string }
 func (e *FieldError) Error() string { return e.Field + ": " + e.Message }
 
 // ScopeOf reads a node's scope from its id and metadata. The id is Istio's sidecar~IP~NAME.NAMESPACE~DOMAIN or any
-// other text; metadata has NAMESPACE, INSTANCE_IPS and INTERCEPTION_MODE as Istio's, and meshd's own settings under
-// "meshd": {"capture": "redirect" or "none", "namespace": …}, which win. The error is a [FieldError].
+// other text; metadata has NAMESPACE, INSTANCE_IPS, INTERCEPTION_MODE, UNPRIVILEGED_POD and DNS_CAPTURE as Istio's, and
+// meshd's own settings under "meshd": {"capture": "redirect" or "none", "namespace": …, "unprivileged": true}, which win.
+// The error is a [FieldError].
 func ScopeOf(node *corev3.Node) (Scope, error) {
 	if node.GetId() == "" {
 		return Scope{}, &FieldError{"node.id", "is empty; an Envoy is told its id by --service-node or node.id in its bootstrap"}
@@ -134,6 +137,9 @@ func ScopeOf(node *corev3.Node) (Scope, error) {
 	}
 	if r.text(istio, "UNPRIVILEGED_POD") == "true" {
 		s.Privileges = Unprivileged
+	}
+	if r.text(istio, "DNS_CAPTURE") == "true" {
+		s.Names = NamesCaptured
 	}
 	own := r.object(istio, "meshd")
 	r.namespace("node.metadata.meshd.namespace", r.text(own, "namespace"), &s.Namespace)

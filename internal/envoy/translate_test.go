@@ -47,6 +47,8 @@ func drawService(t *rapid.T) *mesh.Service {
 		netip.MustParsePrefix("198.51.100.1/32"), netip.MustParsePrefix("198.51.100.2/32"),
 		netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("2001:db8::1/128"),
 	}), 0, 2).Draw(t, "addresses")
+	s.Allocated = rapid.SampledFrom([][]netip.Addr{nil, nil, {netip.MustParseAddr("198.51.100.1")}, {netip.MustParseAddr("2001:db8::9")}}).Draw(t, "allocated")
+	s.Allocation = mesh.Allocation(rapid.IntRange(0, 1).Draw(t, "allocation"))
 	for range rapid.IntRange(0, 3).Draw(t, "endpoints") {
 		e := mesh.Endpoint{
 			Address: rapid.SampledFrom([]mesh.Address{
@@ -69,6 +71,7 @@ var scopes = []Scope{
 	{Namespace: "default", Capture: Redirect, Domain: "mesh.internal", Locality: mesh.Locality{Region: "eu", Zone: "1"}},
 	{Namespace: "default", Capture: None, Family: IPv6},
 	{Namespace: "default", Capture: None, Privileges: Unprivileged},
+	{Namespace: "default", Capture: Redirect, Names: NamesCaptured},
 	{Namespace: "alpha", Capture: Redirect, Family: Dual, Domain: "default.svc.mesh.internal"},
 	{Namespace: "alpha", Capture: Redirect, Family: Dual, Domain: "default.svc.mesh.internal", Addresses: "192.0.2.1,2001:db8::1"},
 	{Namespace: "default", Capture: Redirect, Addresses: "192.0.2.2"},

@@ -63,6 +63,8 @@ func (s *serviceSpec) definitions(namespace string, m *metadata) []*definition {
 			Key:             mesh.Key{Host: h.host, Namespace: namespace},
 			Ports:           ports,
 			Addresses:       s.addresses,
+			Allocated:       s.allocated[h.host],
+			Allocation:      s.allocation,
 			Resolution:      s.resolution,
 			Location:        s.location,
 			SubjectAltNames: s.sans,

@@ -87,9 +87,21 @@ type metadata struct {
 	DeletionGracePeriodSeconds any `yaml:"deletionGracePeriodSeconds"`
 }
 
-// status is what others have found out about a WorkloadEntry; only this of it is used.
-type status struct {
-	Conditions []condition `yaml:"conditions"`
+// serviceStatus is what others have done about a ServiceEntry, and workloadStatus what they have found out about a
+// WorkloadEntry; only this of them is used.
+type (
+	serviceStatus struct {
+		Addresses []allocated `yaml:"addresses"`
+	}
+	workloadStatus struct {
+		Conditions []condition `yaml:"conditions"`
+	}
+)
+
+// allocated is an address that was allocated to a host, or to all hosts of an entry.
+type allocated struct {
+	Value string `yaml:"value"`
+	Host  string `yaml:"host"`
 }
 
 type condition struct {
@@ -192,10 +204,11 @@ func (r *reader) identity(kind string) identity {
 
 // serviceEntry reads the whole of a ServiceEntry.
 func (r *reader) serviceEntry(namespace string) []*definition {
-	var m manifest[networking.ServiceEntry, any]
+	var m manifest[networking.ServiceEntry, serviceStatus]
 	r.decode(&m)
 	r.metadata(kindService, &m.Metadata)
 	spec := r.serviceSpec(&m.Spec, &m.Metadata, namespace)
+	r.allocations(spec, m.Status.Addresses)
 	if r.refused {
 		return nil
 	}
@@ -204,7 +217,7 @@ func (r *reader) serviceEntry(namespace string) []*definition {
 
 // workloadEntry reads the whole of a WorkloadEntry.
 func (r *reader) workloadEntry() *workload {
-	var m manifest[networking.WorkloadEntry, status]
+	var m manifest[networking.WorkloadEntry, workloadStatus]
 	r.decode(&m)
 	r.metadata(kindWorkload, &m.Metadata)
 	w := r.workload("spec", &m.Spec, anyAddress)

@@ -58,7 +58,7 @@ func rootSchema() schema {
 			"kind":       schema{"enum": kinds},
 			"metadata":   structSchema(reflect.TypeFor[metadata](), "metadata"),
 			"spec":       schema{"description": "What the entry says."},
-			"status":     schema{"description": "What others have found out. Of a WorkloadEntry with the annotation " + healthChecked + " the condition Healthy counts; all else has no effect."},
+			"status":     schema{"description": "What others have found out. Of a WorkloadEntry with the annotation " + healthChecked + " the condition Healthy counts, of a ServiceEntry the addresses that were allocated to its hosts; all else has no effect."},
 		},
 		"if":   kindIs(kindWorkload),
 		"then": document(workloadSchema("What the workload is.")),

@@ -85,6 +85,8 @@ type serviceSpec struct {
 	sans         []string
 	distribution mesh.Distribution
 	connect      mesh.ConnectStrategy
+	allocation   mesh.Allocation
+	allocated    map[mesh.Host][]netip.Addr
 }
 
 // placed is a host and where it stands.
@@ -116,6 +118,9 @@ func (r *reader) serviceSpec(in *networking.ServiceEntry, m *metadata, namespace
 	s := &serviceSpec{
 		resolution: mesh.Resolution(in.Resolution), location: mesh.Location(in.Location), sans: slices.Sorted(slices.Values(in.SubjectAltNames)),
 		distribution: r.distribution(m), connect: r.connect(m),
+	}
+	if m.Labels[autoAddress] == "false" {
+		s.allocation = mesh.NeverAllocate
 	}
 	s.hosts = r.hosts(in.Hosts)
 	s.addresses = r.addresses(in.Addresses)
@@ -593,6 +598,24 @@ func (r *reader) dynamicDNS(s *serviceSpec) {
 	for i, p := range s.ports {
 		if !slices.Contains(dynamicProtocols, p.Protocol) {
 			r.refuse("protocol-not-allowed", fmt.Sprintf("spec.ports[%d].protocol", i), "%s does not carry the host name that resolution DYNAMIC_DNS looks up; use HTTP, HTTP2, GRPC or TLS", protocolName(p.Protocol))
+		}
+	}
+}
+
+// allocations reads status.addresses, which a controller writes.
+func (r *reader) allocations(s *serviceSpec, in []allocated) {
+	s.allocated = map[mesh.Host][]netip.Addr{}
+	for i, a := range in {
+		path := fmt.Sprintf("status.addresses[%d].value", i)
+		ip, err := parseIP(a.Value)
+		if err != nil {
+			r.warn("invalid-address", path, "%q %v; it is passed over", a.Value, err)
+			continue
+		}
+		for _, h := range s.hosts {
+			if a.Host == "" || strings.EqualFold(a.Host, h.host.String()) {
+				s.allocated[h.host] = append(s.allocated[h.host], ip)
+			}
 		}
 	}
 }

@@ -138,6 +138,8 @@ func TestDigestsTellEveryDifference(t *testing.T) {
 		"also":         func(s *Service) { s.Ports[0].Also = nil },
 		"target":       func(s *Service) { s.Ports[0].Target = 9 },
 		"address":      func(s *Service) { s.Addresses = nil },
+		"allocated":    func(s *Service) { s.Allocated = []netip.Addr{netip.MustParseAddr("240.240.0.1")} },
+		"allocation":   func(s *Service) { s.Allocation = NeverAllocate },
 		"resolution":   func(s *Service) { s.Resolution = DNS },
 		"location":     func(s *Service) { s.Location = External },
 		"names":        func(s *Service) { s.SubjectAltNames = []string{"a"} },

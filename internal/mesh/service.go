@@ -48,12 +48,25 @@ func (v Visibility) Equal(o Visibility) bool {
 	return v.All == o.All && slices.Equal(v.Namespaces, o.Namespaces)
 }
 
+// Allocation is whether a service without addresses gets one by itself.
+type Allocation uint8
+
+// The allocations.
+const (
+	Allocate Allocation = iota
+	NeverAllocate
+)
+
 // Service is what one host in one namespace offers. It is immutable once [Seal] has returned it.
 type Service struct {
 	Key
 	Ports []Port
 	// Addresses are the virtual addresses that applications dial; one of full length is a plain address.
-	Addresses       []netip.Prefix
+	Addresses []netip.Prefix
+	// Allocated are addresses that somebody has allocated to a service that has none of its own; they are for nodes whose
+	// proxy answers DNS requests with them. Allocation says whether such a service gets one by itself.
+	Allocated       []netip.Addr
+	Allocation      Allocation
 	Resolution      Resolution
 	Location        Location
 	Endpoints       []Endpoint // sorted by locality and address
@@ -192,6 +205,11 @@ func (w *digester) frame(s *Service) {
 	for _, a := range s.Addresses {
 		w.text(a.String())
 	}
+	w.number(uint64(len(s.Allocated)))
+	for _, a := range s.Allocated {
+		w.text(a.String())
+	}
+	w.number(uint64(s.Allocation))
 	w.number(uint64(s.Resolution))
 	w.number(uint64(s.Location))
 	w.texts(s.SubjectAltNames)

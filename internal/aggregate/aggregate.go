@@ -37,7 +37,7 @@ type Options struct {
 type Change struct {
 	Generation              uint64
 	Digest                  mesh.Digest
-	Time                    time.Time
+	Time                    time.Time  // when the generation came to be
 	Added, Altered, Removed []mesh.Key // sorted
 	EndpointsOnly           bool       // whether no more than endpoints differ
 	Registries              []string   // whose catalogs caused it
@@ -226,12 +226,14 @@ func (c *Controller) advance(last Merged, since map[mesh.Problem]time.Time) Merg
 	if last.View != nil && last.View.Services == next.View.Services && slices.Equal(last.View.Problems, next.View.Problems) {
 		return next
 	}
-	change.Time = now
 	c.mu.Lock()
 	c.current = next.View
 	if last.View == nil || change.Generation != last.View.Generation {
+		change.Time = now
 		c.history = append(c.history, change)
 		c.history = c.history[max(0, len(c.history)-historyLength):]
+	} else {
+		change.Time = c.history[len(c.history)-1].Time // only problems or places differ
 	}
 	c.mu.Unlock()
 	for _, h := range c.handlers {

@@ -32,7 +32,14 @@ func (silent) Run(ctx context.Context, _ func(mesh.Catalog)) error {
 func start(t *testing.T, registries ...Registry) (*Controller, func() []*mesh.View) {
 	c := New(hclog.NewNullLogger(), registries, Options{})
 	var views []*mesh.View
-	c.Handle(func(_ Change, v *mesh.View) { views = append(views, v) })
+	var last Change
+	c.Handle(func(change Change, v *mesh.View) {
+		if change.Generation == last.Generation && !change.Time.Equal(last.Time) {
+			t.Errorf("generation %d came to be at %s and at %s", change.Generation, last.Time, change.Time)
+		}
+		last = change
+		views = append(views, v)
+	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- c.Run(ctx) }()

@@ -46,11 +46,11 @@ var settings = []Setting{
 	{"entries", "/etc/meshd/entries", "`folder` of ServiceEntry and WorkloadEntry files; several may be given", func(c *Config) any { return &c.Entries }},
 	{"xds-listen", "127.0.0.1:15010", "`host:port` at which proxies ask for their resources", func(c *Config) any { return &c.XDSListen }},
 	{"admin-listen", "127.0.0.1:15014", "`host:port` of status, metrics and health; \"off\" for none", func(c *Config) any { return &c.AdminListen }},
-	{"state-dir", "/var/lib/meshd", "`folder` in which the last view outlives a restart", func(c *Config) any { return &c.StateDir }},
+	{"state-dir", "/var/lib/meshd", "`folder` that keeps the last good versions of entries over a restart", func(c *Config) any { return &c.StateDir }},
 	{"log-level", "info", "least important `level` that is logged: trace, debug, info, warn or error", func(c *Config) any { return &c.LogLevel }},
 	{"log-format", "text", "`format` of the log: text or json", func(c *Config) any { return &c.LogFormat }},
 	{"rescan-interval", "10s", "`duration` between two looks at all entries, for changes that the kernel does not report", func(c *Config) any { return &c.RescanInterval }},
-	{"first-view-timeout", "30s", "longest `duration` that proxies wait after a start for all registries", func(c *Config) any { return &c.FirstViewTimeout }},
+	{"first-view-timeout", "30s", "longest `duration` that proxies wait after a start for registries that are not synced, if others are", func(c *Config) any { return &c.FirstViewTimeout }},
 	{"drain-time", "5s", "longest `duration` of a graceful stop", func(c *Config) any { return &c.DrainTime }},
 	{"outbound-traffic-policy", "allow-any", "`policy` for destinations outside of the mesh: allow-any or registry-only", func(c *Config) any { return &c.OutboundTrafficPolicy }},
 }

@@ -242,19 +242,21 @@ func (c *Controller) advance(last Merged, since map[mesh.Problem]time.Time) Merg
 	return next
 }
 
-// stamp says of each problem since when it has been there, and forgets those that are gone.
+// stamp says of each problem since when it has been there, if its registry does not, and forgets those that are gone.
 func stamp(problems []mesh.Problem, since map[mesh.Problem]time.Time, now time.Time) {
 	there := make(map[mesh.Problem]bool, len(problems))
 	for i := range problems {
 		p := problems[i]
 		p.Since = time.Time{}
-		first, ok := since[p]
-		if !ok {
-			first = now
-			since[p] = first
-		}
 		there[p] = true
-		problems[i].Since = first
+		if problems[i].Since.IsZero() {
+			first, ok := since[p]
+			if !ok {
+				first = now
+				since[p] = first
+			}
+			problems[i].Since = first
+		}
 	}
 	for p := range since {
 		if !there[p] {

@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -90,6 +91,7 @@ func (r *Registry) Run(ctx context.Context, publish func(mesh.Catalog)) error {
 	out := &output{log: r.log, publish: publish}
 	k := newKeeper(r.log, r.name, r.options)
 	state := k.load()
+	out.since = state.since
 	t.remember(state)
 	kept := make(chan struct{})
 	go func() { defer close(kept); k.run(ctx) }()
@@ -101,7 +103,9 @@ func (r *Registry) Run(ctx context.Context, publish func(mesh.Catalog)) error {
 	var looked, asked time.Time // when we did last, and when something asked for it first since then
 	var found []mesh.Problem    // at the last look
 	var saved outcome           // of keeping the state
-	tell := func() { out.put(state, slices.Concat(found, r.unwatched(w.err), k.problems(saved)), t.unread()) }
+	tell := func() bool {
+		return out.put(state, slices.Concat(found, r.unwatched(w.err), k.problems(saved)), t.unread())
+	}
 	ask := func(soon time.Duration) {
 		now := time.Now()
 		asked = cmp.Or(asked, now)
@@ -152,9 +156,11 @@ func (r *Registry) Run(ctx context.Context, publish func(mesh.Catalog)) error {
 			next = earliest(now.Add(r.options.RescanInterval), cmp.Or(again, now.Add(r.options.RescanInterval)))
 			timer.Reset(time.Until(next))
 			if again.IsZero() || out.started || now.Sub(start) > maxFirst {
+				was := state
 				state = Load(state, files)
-				tell()
-				k.keep(state)
+				if tell() || state != was {
+					k.keep(state.dated(out.since))
+				}
 			}
 		}
 	}
@@ -188,50 +194,66 @@ type output struct {
 	publish func(mesh.Catalog)
 	started bool
 	last    mesh.Catalog
+	since   map[symptom]time.Time // when the problems of last were first there; immutable
 }
 
-// put publishes a state with the problems of its folders, unless that has been published already.
-func (o *output) put(state *State, folders []mesh.Problem, unread bool) {
+// put publishes a state with the problems of its folders, unless that has been published already. It tells which.
+func (o *output) put(state *State, folders []mesh.Problem, unread bool) bool {
 	catalog := state.Catalog()
 	catalog.Unread = unread
-	if len(folders) > 0 {
-		catalog.Problems = slices.Concat(catalog.Problems, folders)
-		slices.SortFunc(catalog.Problems, mesh.Problem.Compare)
-	}
+	catalog.Problems = slices.Concat(catalog.Problems, folders)
+	slices.SortFunc(catalog.Problems, mesh.Problem.Compare)
+	since := date(catalog.Problems, o.since, time.Now())
 	sameServices := catalog.Services == o.last.Services
 	if o.started && sameServices && unread == o.last.Unread && slices.Equal(catalog.Problems, o.last.Problems) {
-		return
+		return false
 	}
-	was, is := identities(o.last.Problems), identities(catalog.Problems)
+	was := symptoms(o.last.Problems)
 	for _, p := range catalog.Problems {
-		if !was[identified(p)] {
+		if !was[symptomOf(p)] {
 			o.log.Log(level(p), "problem", fields(p)...)
 		}
 	}
 	for _, p := range o.last.Problems {
-		if !is[identified(p)] {
+		if _, still := since[symptomOf(p)]; !still {
 			o.log.Info("problem cleared", fields(p)...)
 		}
 	}
 	if !o.started || !sameServices {
 		o.log.Info("entries loaded", "entries", state.Entries(), "services", catalog.Services.Len(), "problems", len(catalog.Problems))
 	}
-	o.started, o.last = true, catalog
+	o.started, o.last, o.since = true, catalog, since
 	o.publish(catalog)
+	return true
 }
 
-// identified is the problem without what changes when lines are added above it.
-func identified(p mesh.Problem) mesh.Problem {
-	p.Origin.Document, p.Origin.Line, p.Origin.Column, p.Serving = 0, 0, 0, ""
-	return p
+// symptom is a problem without what changes when lines are added above it, or when something else is served in its place.
+type symptom string
+
+func symptomOf(p mesh.Problem) symptom {
+	return symptom(strings.Join([]string{p.Code, p.Origin.Source, p.Origin.Name, p.Field, p.Message}, "\n"))
 }
 
-func identities(problems []mesh.Problem) map[mesh.Problem]bool {
-	all := make(map[mesh.Problem]bool, len(problems))
+func symptoms(problems []mesh.Problem) map[symptom]bool {
+	all := make(map[symptom]bool, len(problems))
 	for _, p := range problems {
-		all[identified(p)] = true
+		all[symptomOf(p)] = true
 	}
 	return all
+}
+
+// date says of each problem since when it has been there: since then, or since now. It returns what it has said.
+func date(problems []mesh.Problem, since map[symptom]time.Time, now time.Time) map[symptom]time.Time {
+	dates := make(map[symptom]time.Time, len(problems))
+	for i := range problems {
+		p := &problems[i]
+		first, known := since[symptomOf(*p)]
+		if !known {
+			first = now.UTC().Round(0) // of the wall's clock alone, as it outlives a restart
+		}
+		dates[symptomOf(*p)], p.Since = first, first
+	}
+	return dates
 }
 
 func level(p mesh.Problem) hclog.Level {

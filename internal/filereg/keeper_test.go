@@ -48,6 +48,44 @@ func (d disk) kept(want string) {
 	d.t.Fatalf("kept:\n%s\nwant:\n%s", got, want)
 }
 
+// since is when the only problem was first there.
+func (r *running) since() time.Time {
+	r.t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.last.Problems) != 1 {
+		r.t.Fatalf("problems %v, want one", r.last.Problems)
+	}
+	return r.last.Problems[0].Since
+}
+
+func TestAProblemIsAsOldAfterARestart(t *testing.T) {
+	d := newDisk(t)
+	r := start(t, d.keeping(), nil, d.path("entries"))
+	r.await("pay 192.0.2.1")
+	info, err := os.Stat(d.path("entries/pay.yaml"))
+	d.check(err)
+	problem := "\n! invalid-address, serving its version of " + info.ModTime().Format(time.DateTime)
+	d.write("entries/pay.yaml", entryText("pay", "192.0.2.300"))
+	r.await("pay 192.0.2.1" + problem)
+	first := r.since()
+	if first.IsZero() {
+		t.Error("the problem does not say since when")
+	}
+	d.write("entries/pay.yaml", "# moved down\n"+entryText("pay", "192.0.2.300"))
+	d.write("entries/shop.yaml", entryText("shop", "192.0.2.7"))
+	r.await("pay 192.0.2.1\nshop 192.0.2.7"+problem, "pay 192.0.2.1"+problem)
+	if got := r.since(); !got.Equal(first) {
+		t.Errorf("a line further down, it is there since %s, before since %s", got, first)
+	}
+	r.stop()
+	r = start(t, d.keeping(), nil, d.path("entries"))
+	r.await("pay 192.0.2.1\nshop 192.0.2.7" + problem)
+	if got := r.since(); !got.Equal(first) {
+		t.Errorf("after a restart it is there since %s, before since %s", got, first)
+	}
+}
+
 // TestRestart changes files while nothing runs. What is published first is what an uninterrupted run would have given.
 func TestRestart(t *testing.T) {
 	const (

@@ -33,6 +33,7 @@ type State struct {
 	holdings map[identity]holding
 	services map[mesh.Key]*merged
 	catalog  mesh.Catalog
+	since    map[symptom]time.Time // when problems were first there, as a registry that runs knows
 }
 
 // source is a file and what was made of it, by itself.

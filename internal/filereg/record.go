@@ -26,6 +26,8 @@ type record struct {
 	Files []reading  `json:"files"`
 	Past  []reading  `json:"past,omitempty"`
 	Held  []standing `json:"held,omitempty"`
+
+	Since map[symptom]time.Time `json:"since,omitempty"`
 }
 
 // reading is a file as it was read once, or a part of it.
@@ -73,7 +75,7 @@ func (t *text) UnmarshalJSON(data []byte) error {
 
 // record writes the state as JSON. The same state gives the same bytes.
 func (s *State) record() ([]byte, error) {
-	var r record
+	r := record{Since: s.since}
 	current := make(map[*entry]bool, len(s.holdings))
 	for _, src := range s.sources {
 		r.Files = append(r.Files, readingOf(excerpt{file: src.file}))
@@ -153,10 +155,18 @@ func restore(registry string, data []byte) (*State, error) {
 		}
 		files = append(files, reading.excerpt().file)
 	}
-	if len(files) == 0 {
-		return NewState(registry), nil
+	state := NewState(registry)
+	if len(files) > 0 {
+		state = Load(before, files)
 	}
-	return Load(before, files), nil
+	return state.dated(r.Since), nil
+}
+
+// dated is the state with what is known of when its problems were first there.
+func (s *State) dated(since map[symptom]time.Time) *State {
+	d := *s
+	d.since = since
+	return &d
 }
 
 // The first line of a record: what it is, the version of its form, and the checksum of all that follows.

@@ -33,8 +33,9 @@ type running struct {
 	published chan string // what each catalog says in brief
 	stop      func()      // cleanly; also done when the test ends
 
-	mu  sync.Mutex
-	all []string
+	mu   sync.Mutex
+	all  []string
+	last mesh.Catalog
 }
 
 // start runs a registry of folders.
@@ -63,7 +64,7 @@ func (r *running) publish(c mesh.Catalog) {
 		text = "unread\n" + text
 	}
 	r.mu.Lock()
-	r.all = append(r.all, text)
+	r.all, r.last = append(r.all, text), c
 	r.mu.Unlock()
 	r.published <- text
 }

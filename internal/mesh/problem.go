@@ -64,7 +64,7 @@ type Problem struct {
 	// Services are those that it concerns, as far as known, each as NAMESPACE/HOST and with a space between two: text, so
 	// that problems can be compared. A host stands there as it was written, even if it is none.
 	Services string `json:"-"`
-	// Since is when the problem was first seen; the aggregate controller sets it.
+	// Since is when the problem was first seen; its registry says so, or else the aggregate controller.
 	Since time.Time `json:"since,omitzero"`
 }
 

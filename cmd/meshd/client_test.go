@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"net"
 	"sync"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -10,6 +11,9 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/xds"
 
 	"github.com/meshd/meshd/internal/envoy"
 )
@@ -63,4 +67,34 @@ func dialNode(ctx context.Context, xds, id, reason string) (*node, error) {
 func (n *node) wait() {
 	n.answering.Wait()
 	n.conn.Close()
+}
+
+// serveHealth serves gRPC's health service until it is stopped.
+func serveHealth(l net.Listener) (stop func()) {
+	g := grpc.NewServer()
+	grpc_health_v1.RegisterHealthServer(g, health.NewServer())
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = g.Serve(l) }) // calls tell
+	return func() {
+		g.Stop()
+		serving.Wait()
+	}
+}
+
+// callHealth calls the health service at xds:///target as a process that has the bootstrap, and leaves its connection open.
+func callHealth(ctx context.Context, bootstrap []byte, target string) (*grpc.ClientConn, error) {
+	resolver, err := xds.NewXDSResolverWithConfigForTesting(bootstrap)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := grpc.NewClient("xds:///"+target, grpc.WithResolvers(resolver), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return nil, err
+	}
+	_, err = grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{}, grpc.WaitForReady(true))
+	if err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("call %s: %w", target, err)
+	}
+	return conn, nil
 }

@@ -258,7 +258,12 @@ func listenerText(r admin.Resource) string {
 	return strings.Join(words, "; ")
 }
 
-func scopeText(s admin.Scope) string { return s.Namespace + " " + s.Capture }
+func scopeText(s admin.Scope) string {
+	if s.Kind == envoy.GRPC.String() {
+		return s.Namespace + " " + s.Kind
+	}
+	return s.Namespace + " " + s.Capture
+}
 
 // nodes writes a row for each node, those that are not well first.
 func (w *sections) nodes(of []admin.NodeState) {

@@ -35,6 +35,8 @@ func TestMain(m *testing.M) { testscript.Main(m, map[string]func(){"meshd": main
 //	socket                           stands for the service manager: $NOTIFY_SOCKET, and notify.log for what it is told
 //	occupy VAR                       listens on an address until the end of the script
 //	connect NODE [REASON]            connects as a node that takes its clusters and rejects its listeners, if there is a reason
+//	backend VAR                      serves gRPC on a free port of 127.0.0.1, which $VAR tells, until the end of the script
+//	call BOOTSTRAP TARGET            calls xds:///TARGET with gRPC's own xDS client, which stays connected
 //	mutate FILE OLD NEW              replaces text in a file, as a careful editor does
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
@@ -49,6 +51,7 @@ func TestScripts(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": exits, "daemon": startDaemon, "signal": signalDaemon, "ends": awaitEnd, "await": awaitFile, "await-url": awaitURL,
 			"socket": openSocket, "occupy": occupy, "connect": connect, "mutate": mutate,
+			"backend": startBackend, "call": callByXDS,
 		},
 	})
 }
@@ -291,4 +294,22 @@ func connect(ts *testscript.TestScript, neg bool, args []string) {
 		cancel()
 		n.wait()
 	})
+}
+
+func startBackend(ts *testscript.TestScript, neg bool, args []string) {
+	want(ts, neg, args, 1, "backend VAR")
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	ts.Check(err)
+	stop := serveHealth(l)
+	ts.Defer(stop)
+	ts.Setenv(args[0], strconv.Itoa(l.Addr().(*net.TCPAddr).Port))
+}
+
+func callByXDS(ts *testscript.TestScript, neg bool, args []string) {
+	want(ts, neg, args, 2, "call BOOTSTRAP TARGET")
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	conn, err := callHealth(ctx, []byte(ts.ReadFile(args[0])), args[1])
+	ts.Check(err)
+	ts.Defer(func() { conn.Close() })
 }

@@ -19,6 +19,7 @@ import (
 type nodeFlags struct {
 	id, metadata, namespace, locality string
 	capture                           choice
+	grpc                              bool
 }
 
 func (f *nodeFlags) register(cmd *cobra.Command) {
@@ -29,6 +30,7 @@ func (f *nodeFlags) register(cmd *cobra.Command) {
 	flags.StringVar(&f.namespace, "namespace", "", "the node's namespace `NAME` (default: what the metadata or id says, else \"default\")")
 	flags.StringVar(&f.locality, "locality", "", "where the node is: `REGION/ZONE/SUBZONE`; later parts may be left out")
 	flags.Var(&f.capture, "capture", "how connections reach the node's Envoy (default: what the metadata says, else redirect for an id of Istio's form and none for others)")
+	flags.BoolVar(&f.grpc, "grpc", false, "the node is a gRPC client without a proxy, which dials xds:///HOST:PORT")
 	if err := cmd.MarkFlagRequired("node-id"); err != nil {
 		panic(err) // there is such a flag
 	}
@@ -36,6 +38,9 @@ func (f *nodeFlags) register(cmd *cobra.Command) {
 
 // node makes the node that the flags describe. Whether meshd takes it is for [envoy.ScopeOf] to say.
 func (f *nodeFlags) node() (*corev3.Node, error) {
+	if f.grpc && f.capture.value != "" {
+		return nil, fmt.Errorf("--capture is for proxies: a gRPC client dials services itself; leave out --capture or --grpc")
+	}
 	metadata := map[string]any{}
 	if f.metadata != "" {
 		if err := json.Unmarshal([]byte(f.metadata), &metadata); err != nil {
@@ -57,6 +62,9 @@ func (f *nodeFlags) node() (*corev3.Node, error) {
 		return nil, fmt.Errorf("--metadata: %w", err)
 	}
 	n := &corev3.Node{Id: f.id, Metadata: fields}
+	if f.grpc {
+		n.UserAgentName = envoy.GRPCAgent // by which meshd knows it; the client itself sends the rest
+	}
 	if f.locality != "" {
 		l := mesh.ParseLocality(f.locality)
 		n.Locality = &corev3.Locality{Region: l.Region, Zone: l.Zone, SubZone: l.SubZone}

@@ -29,6 +29,7 @@ are read that meshd check would check.
 Exit codes: 0 no errors, 1 errors in the entries (the rest is printed), 2 could not render (no such path, a node that
 the daemon would refuse, wrong flags).`,
 		Example: `  meshd render --node-id web-1 entries/
+  meshd render --node-id shop-1 --grpc entries/
   meshd render --node-id web-1 --capture redirect --type listeners entries/ | jq -r '.listeners[].name'
   diff <(meshd render --node-id web-1 old/) <(meshd render --node-id web-1 new/)`,
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/meshd/meshd/internal/admin"
+	"github.com/meshd/meshd/internal/envoy"
 	"github.com/meshd/meshd/internal/mesh"
 )
 
@@ -184,7 +185,7 @@ func showStatus(out io.Writer, answer []byte, now time.Time) error {
 	}
 	fmt.Fprint(w, "\nNODE\tSCOPE\tCONNECTED\tCLUSTERS\tENDPOINTS\tLISTENERS\tROUTES\n")
 	for _, n := range s.Nodes {
-		fmt.Fprintf(w, "%s\t%s %s\t%s", n.ID, n.Scope.Namespace, n.Scope.Capture, age(n.Connected, now))
+		fmt.Fprintf(w, "%s\t%s\t%s", n.ID, scopeText(n.Scope), age(n.Connected, now))
 		for _, t := range []string{"clusters", "endpoints", "listeners", "routes"} {
 			fmt.Fprintf(w, "\t%s", cell(n, t))
 		}
@@ -224,7 +225,11 @@ func showNodes(out io.Writer, answer []byte, now time.Time) error {
 		}
 		fmt.Fprintf(w, "node\t%s\n", n.ID)
 		fmt.Fprintf(w, "program\t%s\n", strings.TrimSpace(cmp.Or(n.UserAgent, "unknown")+" "+n.Version))
-		fmt.Fprintf(w, "scope\tnamespace %s, capture %s, %s\n", n.Scope.Namespace, n.Scope.Capture, n.Scope.Family)
+		if n.Scope.Kind == envoy.GRPC.String() {
+			fmt.Fprintf(w, "scope\tnamespace %s, gRPC client\n", n.Scope.Namespace)
+		} else {
+			fmt.Fprintf(w, "scope\tnamespace %s, capture %s, %s\n", n.Scope.Namespace, n.Scope.Capture, n.Scope.Family)
+		}
 		if n.Scope.Locality != (mesh.Locality{}) {
 			fmt.Fprintf(w, "locality\t%s\n", n.Scope.Locality)
 		}

@@ -156,6 +156,7 @@ type Node struct {
 
 // Scope is those facts of a node that may change what it is sent.
 type Scope struct {
+	Kind       string        `json:"kind"` // proxy, or grpc for a gRPC client without one
 	Namespace  string        `json:"namespace"`
 	Capture    string        `json:"capture"` // redirect or none
 	Family     string        `json:"family"`  // of its own addresses: ipv4, ipv6 or dual
@@ -353,7 +354,7 @@ func nodeOf(n xds.NodeStatus, view *mesh.View) Node {
 
 // ScopeOf shows a scope.
 func ScopeOf(s xds.Scope) Scope {
-	return Scope{s.Namespace, s.Capture.String(), s.Family.String(), s.Domain, s.Locality, s.Privileges.String()}
+	return Scope{s.Kind.String(), s.Namespace, s.Capture.String(), s.Family.String(), s.Domain, s.Locality, s.Privileges.String()}
 }
 
 func markOf(m xds.Mark) Mark { return Mark{m.Version, m.Time} }

@@ -260,7 +260,7 @@ func resourcesOf(s xds.Sight) []Resource {
 }
 
 func (s Scope) compare(o Scope) int {
-	return cmp.Or(cmp.Compare(s.Namespace, o.Namespace), cmp.Compare(s.Capture, o.Capture), cmp.Compare(s.Family, o.Family),
+	return cmp.Or(cmp.Compare(s.Namespace, o.Namespace), -cmp.Compare(s.Kind, o.Kind), cmp.Compare(s.Capture, o.Capture), cmp.Compare(s.Family, o.Family),
 		cmp.Compare(s.DNSDomain, o.DNSDomain), s.Locality.Compare(o.Locality), cmp.Compare(s.Privileges, o.Privileges))
 }
 

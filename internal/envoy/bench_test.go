@@ -70,3 +70,21 @@ func BenchmarkTranslateOneEndpoint(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkTranslateOneService is the translation after a service has come or gone. The route configuration of its port is
+// one resource, and is made anew.
+func BenchmarkTranslateOneService(b *testing.B) {
+	for _, size := range sizes {
+		b.Run(fmt.Sprint(size), func(b *testing.B) {
+			with := benchView(b, size)
+			without := *with
+			svc := benchService(b, size/2, 0)
+			without.Services = with.Services.Without(svc.Key)
+			s := Translate(nil, with, benchScope, Mesh{})
+			b.ReportAllocs()
+			for n := 0; b.Loop(); n++ {
+				s = Translate(s, []*mesh.View{&without, with}[n%2], benchScope, Mesh{})
+			}
+		})
+	}
+}

@@ -39,12 +39,15 @@ func clusterName(s *mesh.Service, port uint16) Name {
 
 // sameClusters tells whether nodes of two scopes are given the same clusters and endpoints of a service.
 func sameClusters(s *mesh.Service, a, b Scope) bool {
-	return a.Family == b.Family && (a.Capture == b.Capture || s.Resolution != mesh.ResolutionNone) &&
+	return a.Kind == b.Kind && a.Family == b.Family && (a.Capture == b.Capture || s.Resolution != mesh.ResolutionNone) &&
 		(a.Locality == b.Locality || s.Distribution == mesh.AnyEndpoint)
 }
 
 // serviceResources are a service's clusters and the load assignments of those that have one.
 func serviceResources(s *mesh.Service, scope Scope) []*Resource {
+	if scope.Kind == GRPC {
+		return grpcResources(s, scope)
+	}
 	var out []*Resource
 	for i, p := range s.Ports {
 		if !slices.ContainsFunc(p.Protocols(), func(o mesh.Protocol) bool { return forwarded(s, o, scope) }) {
@@ -85,9 +88,12 @@ func serviceCluster(s *mesh.Service, port int, scope Scope) *clusterv3.Cluster {
 		c.LbPolicy = clusterv3.Cluster_CLUSTER_PROVIDED
 		c.ClusterDiscoveryType = &clusterv3.Cluster_ClusterType{ClusterType: &clusterv3.Cluster_CustomClusterType{
 			Name: "envoy.clusters.dynamic_forward_proxy",
-			TypedConfig: pack(&dfpclusterv3.ClusterConfig{ClusterImplementationSpecifier: &dfpclusterv3.ClusterConfig_DnsCacheConfig{
-				DnsCacheConfig: dnsCache(scope.Family),
-			}}),
+			TypedConfig: pack(&dfpclusterv3.ClusterConfig{
+				ClusterImplementationSpecifier: &dfpclusterv3.ClusterConfig_DnsCacheConfig{DnsCacheConfig: dnsCache(scope.Family)},
+				// Else Envoy wants HTTP options to verify the name in the upstream's certificate. There is none: what is encrypted
+				// is passed on as it is.
+				AllowInsecureClusterOptions: true,
+			}),
 		}}
 	case s.Resolution == mesh.ResolutionNone:
 		originalDestination(c)
@@ -99,8 +105,7 @@ func serviceCluster(s *mesh.Service, port int, scope Scope) *clusterv3.Cluster {
 	case s.Resolution.DNS():
 		dnsCluster(c, s, port, scope)
 	default:
-		discovery(c, clusterv3.Cluster_EDS)
-		c.EdsClusterConfig = &clusterv3.Cluster_EdsClusterConfig{EdsConfig: ads(), ServiceName: c.Name}
+		endpointDiscovery(c)
 	}
 	if s.Distribution != mesh.AnyEndpoint && c.LbPolicy == clusterv3.Cluster_LEAST_REQUEST {
 		c.CommonLbConfig.LocalityConfigSpecifier = &clusterv3.Cluster_CommonLbConfig_LocalityWeightedLbConfig_{
@@ -133,6 +138,12 @@ func newCluster(name string) *clusterv3.Cluster {
 
 func discovery(c *clusterv3.Cluster, t clusterv3.Cluster_DiscoveryType) {
 	c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: t}
+}
+
+// endpointDiscovery makes a cluster whose endpoints come as a load assignment of the same name.
+func endpointDiscovery(c *clusterv3.Cluster) {
+	discovery(c, clusterv3.Cluster_EDS)
+	c.EdsClusterConfig = &clusterv3.Cluster_EdsClusterConfig{EdsConfig: ads(), ServiceName: c.Name}
 }
 
 func originalDestination(c *clusterv3.Cluster) {

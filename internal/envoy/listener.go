@@ -133,6 +133,9 @@ type portGroup struct {
 
 // translatePort makes the listeners and routes of a port.
 func translatePort(number uint16, services []*mesh.Service, scope Scope, settings Mesh) *portGroup {
+	if scope.Kind == GRPC {
+		return grpcPort(number, services, scope)
+	}
 	b := &portBuilder{number: number, scope: scope, settings: settings, own: map[string]*mesh.Service{}}
 	for _, s := range services {
 		p, _ := s.Port(number)
@@ -278,7 +281,7 @@ func (b *portBuilder) addSniffed(bind netip.Addr, chain *tcpChain, route string)
 }
 
 func (b *portBuilder) host(s *mesh.Service) {
-	if !slices.Contains(b.hosts, s) {
+	if n := len(b.hosts); n == 0 || b.hosts[n-1] != s { // a service's claims come one after the other
 		b.hosts = append(b.hosts, s)
 	}
 }
@@ -351,7 +354,10 @@ func (b *portBuilder) refuse(s *mesh.Service, p mesh.Port, code, message string)
 	if origin == (mesh.Origin{}) {
 		origin = s.Origin
 	}
-	if b.scope.Capture != Redirect { // which is what an entry is written for, if nothing else is said
+	switch {
+	case b.scope.Kind == GRPC:
+		message = "for gRPC clients: " + message
+	case b.scope.Capture != Redirect: // which is what an entry is written for, if nothing else is said
 		message = "for nodes with capture " + b.scope.Capture.String() + ": " + message
 	}
 	b.problems = append(b.problems, mesh.Problem{Severity: mesh.Warning, Code: code, Origin: origin, Services: s.Key.String(), Message: message})

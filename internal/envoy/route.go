@@ -78,25 +78,30 @@ func virtualHost(name string, domains []string, cluster string) *routev3.Virtual
 	return &routev3.VirtualHost{Name: name, Domains: domains, Routes: []*routev3.Route{{
 		Name: "default", Match: everything(),
 		Action: &routev3.Route_Route{Route: &routev3.RouteAction{
-			ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster},
-			Timeout:          durationpb.New(0),
-			MaxStreamDuration: &routev3.RouteAction_MaxStreamDuration{
-				MaxStreamDuration: durationpb.New(0), GrpcTimeoutHeaderMax: durationpb.New(0),
-			},
-			RetryPolicy: &routev3.RetryPolicy{
-				RetryOn:    "connect-failure,refused-stream,unavailable,cancelled,retriable-status-codes",
-				NumRetries: wrapperspb.UInt32(2),
-				RetryHostPredicate: []*routev3.RetryPolicy_RetryHostPredicate{{
-					Name: "envoy.retry_host_predicates.previous_hosts",
-					ConfigType: &routev3.RetryPolicy_RetryHostPredicate_TypedConfig{
-						TypedConfig: pack(&previoushostsv3.PreviousHostsPredicate{}),
-					},
-				}},
-				HostSelectionRetryMaxAttempts: 5,
-			},
+			ClusterSpecifier:  &routev3.RouteAction_Cluster{Cluster: cluster},
+			Timeout:           noLimit,
+			MaxStreamDuration: streamDuration,
+			RetryPolicy:       retries,
 		}},
 	}}}
 }
+
+// What all routes have in common is made once: a route configuration may have thousands.
+var (
+	noLimit        = durationpb.New(0)
+	streamDuration = &routev3.RouteAction_MaxStreamDuration{MaxStreamDuration: noLimit, GrpcTimeoutHeaderMax: noLimit}
+	retries        = &routev3.RetryPolicy{
+		RetryOn:    "connect-failure,refused-stream,unavailable,cancelled,retriable-status-codes",
+		NumRetries: wrapperspb.UInt32(2),
+		RetryHostPredicate: []*routev3.RetryPolicy_RetryHostPredicate{{
+			Name: "envoy.retry_host_predicates.previous_hosts",
+			ConfigType: &routev3.RetryPolicy_RetryHostPredicate_TypedConfig{
+				TypedConfig: pack(&previoushostsv3.PreviousHostsPredicate{}),
+			},
+		}},
+		HostSelectionRetryMaxAttempts: 5,
+	}
+)
 
 // addressDomains are plain addresses as a Host header has them.
 func addressDomains(addresses []netip.Prefix) []string {

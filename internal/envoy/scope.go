@@ -63,6 +63,7 @@ func (p Privileges) MarshalText() ([]byte, error) { return []byte(p.String()), n
 
 // Scope is those facts of a node that may change what it is sent. Nodes of one scope share one snapshot.
 type Scope struct {
+	Kind      Kind          `json:"kind"`
 	Namespace string        `json:"namespace"`
 	Capture   Capture       `json:"capture"`
 	Family    Family        `json:"family"`
@@ -101,7 +102,7 @@ func (e *FieldError) Error() string { return e.Field + ": " + e.Message }
 // ScopeOf reads a node's scope from its id and metadata. The id is Istio's sidecar~IP~NAME.NAMESPACE~DOMAIN or any
 // other text; metadata has NAMESPACE, INSTANCE_IPS, INTERCEPTION_MODE, UNPRIVILEGED_POD and DNS_CAPTURE as Istio's, and
 // meshd's own settings under "meshd": {"capture": "redirect" or "none", "namespace": …, "unprivileged": true}, which win.
-// The error is a [FieldError].
+// Of a gRPC client, which its user agent tells, only namespace and locality matter. The error is a [FieldError].
 func ScopeOf(node *corev3.Node) (Scope, error) {
 	if node.GetId() == "" {
 		return Scope{}, &FieldError{"node.id", "is empty; an Envoy is told its id by --service-node or node.id in its bootstrap"}
@@ -151,6 +152,9 @@ func ScopeOf(node *corev3.Node) (Scope, error) {
 	}
 	if r.wrong != nil {
 		return Scope{}, r.wrong
+	}
+	if strings.HasPrefix(node.GetUserAgentName(), GRPCAgent) {
+		return Scope{Kind: GRPC, Namespace: s.Namespace, Capture: None, Locality: s.Locality}, nil
 	}
 	return s, nil
 }

@@ -44,6 +44,11 @@ func TestScopeOf(t *testing.T) {
 		"an unprivileged proxy": {
 			`{"id": "x", "metadata": {"meshd": {"unprivileged": true}}}`, Scope{Namespace: "default", Capture: None, Privileges: Unprivileged},
 		},
+		"a gRPC client has a namespace and a locality, and nothing that only proxies have": {
+			`{"id": "sidecar~192.0.2.1~vm1.shop~mesh.internal", "userAgentName": "gRPC Java", "locality": {"region": "eu"},
+				"metadata": {"INTERCEPTION_MODE": "REDIRECT", "UNPRIVILEGED_POD": "true", "DNS_CAPTURE": "true"}}`,
+			Scope{Kind: GRPC, Namespace: "shop", Capture: None, Locality: mesh.Locality{Region: "eu"}},
+		},
 		"the locality": {
 			`{"id": "x", "locality": {"region": "eu", "zone": "1", "sub_zone": "b"}}`,
 			Scope{Namespace: "default", Capture: None, Locality: mesh.Locality{Region: "eu", Zone: "1", SubZone: "b"}},

@@ -10,6 +10,7 @@ import (
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	tcpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/meshd/meshd/internal/mesh"
 )
@@ -100,6 +101,9 @@ func (s *Snapshot) outbound(h mesh.Host) (parts []Part) {
 	for _, r := range s.onPorts(service, Listener) {
 		p, message := partOf(r), decoded[*listenerv3.Listener](r)
 		leads := p.lead(message.GetDefaultFilterChain(), clusters, routes)
+		if api := message.GetApiListener().GetApiListener(); api != nil {
+			leads = p.leadBy(api, clusters, routes)
+		}
 		for _, c := range message.FilterChains {
 			leads = p.lead(c, clusters, routes) || leads
 		}
@@ -113,6 +117,9 @@ func (s *Snapshot) outbound(h mesh.Host) (parts []Part) {
 // onPorts are the listeners or routes of a service's ports, whichever services these are for.
 func (s *Snapshot) onPorts(service *mesh.Service, typ Type) (out []*Resource) {
 	for _, p := range service.Ports {
+		if r, ok := s.Resources[typ].Get(Name(virtualHostName(service, p.Number))); ok && s.Scope.Kind == GRPC {
+			out = append(out, r)
+		}
 		group, _ := s.ports.Get(portNumber(p.Number))
 		for _, made := range group.all() {
 			if r, ok := s.Resources[typ].Get(made.Name); ok && made.Type == typ {
@@ -135,21 +142,7 @@ func decoded[M proto.Message](r *Resource) M {
 // lead notes how a filter chain leads to one of the clusters, at once or by one of the routes; false: not at all.
 func (p *Part) lead(c *listenerv3.FilterChain, clusters, routes map[string]bool) (leads bool) {
 	for _, f := range c.GetFilters() {
-		m, err := f.GetTypedConfig().UnmarshalNew()
-		if err != nil {
-			continue // it has no settings, and forwards nothing
-		}
-		switch m := m.(type) {
-		case *tcpv3.TcpProxy:
-			leads = leads || clusters[m.GetCluster()]
-		case *hcmv3.HttpConnectionManager:
-			if route := m.GetRds().GetRouteConfigName(); routes[route] {
-				leads = true
-				if !slices.Contains(p.Routes, Name(route)) {
-					p.Routes = append(p.Routes, Name(route))
-				}
-			}
-		}
+		leads = p.leadBy(f.GetTypedConfig(), clusters, routes) || leads
 	}
 	if leads {
 		p.ServerNames = append(p.ServerNames, c.GetFilterChainMatch().GetServerNames()...)
@@ -158,6 +151,25 @@ func (p *Part) lead(c *listenerv3.FilterChain, clusters, routes map[string]bool)
 		}
 	}
 	return leads
+}
+
+// leadBy is lead for what one filter is set to.
+func (p *Part) leadBy(settings *anypb.Any, clusters, routes map[string]bool) bool {
+	m, err := settings.UnmarshalNew()
+	if err != nil {
+		return false // it has no settings, and forwards nothing
+	}
+	switch m := m.(type) {
+	case *tcpv3.TcpProxy:
+		return clusters[m.GetCluster()]
+	case *hcmv3.HttpConnectionManager:
+		route := m.GetRds().GetRouteConfigName()
+		if routes[route] && !slices.Contains(p.Routes, Name(route)) {
+			p.Routes = append(p.Routes, Name(route))
+		}
+		return routes[route]
+	}
+	return false
 }
 
 // inbound are the clusters for what the node itself serves of a host, and the listener that leads to them.

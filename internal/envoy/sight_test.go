@@ -35,6 +35,7 @@ func TestSightsAreWhatLeadsToAService(t *testing.T) {
 	bare := Scope{Namespace: "default", Capture: None}
 	redirected := Scope{Namespace: "default", Capture: Redirect}
 	endpoint := Scope{Namespace: "default", Capture: Redirect, Addresses: "192.0.2.1"}
+	client := Scope{Kind: GRPC, Namespace: "default", Capture: None}
 	stranger := Scope{Namespace: "alpha", Capture: None}
 
 	outbound := func(h, port string) []Part {
@@ -65,6 +66,11 @@ func TestSightsAreWhatLeadsToAService(t *testing.T) {
 		)}},
 		"a namespace that is not exported to": {"d.mesh.internal", stranger, sight{}},
 		"a host that is nowhere":              {"x.mesh.internal", bare, sight{}},
+		"a gRPC client": {"a.mesh.internal", client, sight{"default/a.mesh.internal", []Part{
+			outbound("a.mesh.internal", "80")[0], outbound("a.mesh.internal", "80")[1],
+			{Type: Listener, Name: "a.mesh.internal:80", Routes: []Name{"a.mesh.internal:80"}},
+			{Type: Route, Name: "a.mesh.internal:80", VirtualHosts: []VirtualHost{{"a.mesh.internal:80", []string{"a.mesh.internal:80", "a.mesh.internal"}}}},
+		}}},
 		"what the node serves itself, besides": {"a.mesh.internal", endpoint, sight{"default/a.mesh.internal", []Part{
 			{Type: Cluster, Name: "inbound|8080||"},
 			outbound("a.mesh.internal", "443")[0], outbound("a.mesh.internal", "80")[0],

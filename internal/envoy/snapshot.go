@@ -97,9 +97,12 @@ func translate(prev *Snapshot, view *mesh.View, scope Scope, settings Mesh, othe
 	return t.next
 }
 
-// blank is the snapshot of no services: what every node has.
+// blank is the snapshot of no services: what every node has. A gRPC client has only what it asks for.
 func blank(scope Scope, settings Mesh) *Snapshot {
 	t := &translation{settings: settings, next: &Snapshot{View: &mesh.View{}, Scope: scope}}
+	if scope.Kind == GRPC {
+		return t.next
+	}
 	for _, c := range baseClusters(scope.Family) {
 		t.put(NewResource(Cluster, Name(c.Name), c, ""))
 	}
@@ -176,7 +179,7 @@ func (t *translation) host(h mesh.Host) {
 		t.next.visible = t.next.visible.With(h, is)
 	}
 	t.replace(old, t.resources(is))
-	if was != nil && is != nil && sameListeners(was, is) {
+	if was != nil && is != nil && sameListeners(was, is, t.next.Scope) {
 		return
 	}
 	if t.gone == nil {
@@ -218,12 +221,15 @@ func visible(v *mesh.View, h mesh.Host, scope Scope) *mesh.Service {
 }
 
 // sameListeners tells whether two versions of a service have the same listeners and routes. Endpoints are part of
-// neither, unless the service has no cluster of its own to hold them.
-func sameListeners(a, b *mesh.Service) bool {
-	return a.Frame() == b.Frame() && a.Origin == b.Origin && (a.Resolution != mesh.ResolutionNone || a.Digest() == b.Digest())
+// neither, unless the service has no cluster of its own to hold them, or they decide whether it can have one.
+func sameListeners(a, b *mesh.Service, scope Scope) bool {
+	decide := a.Resolution == mesh.ResolutionNone || scope.Kind == GRPC && a.Resolution.DNS()
+	samePlace := func(p, q mesh.Port) bool { return p.Origin == q.Origin } // which problems name
+	return a.Frame() == b.Frame() && a.Origin == b.Origin && slices.EqualFunc(a.Ports, b.Ports, samePlace) && (!decide || a.Digest() == b.Digest())
 }
 
-// resources are the clusters and assignments of a service, made or taken from another scope.
+// resources are those of a service alone, made or taken from another scope: its clusters and assignments, and for gRPC
+// clients its listeners and routes.
 func (t *translation) resources(s *mesh.Service) []*Resource {
 	if s == nil {
 		return nil
@@ -236,7 +242,7 @@ func (t *translation) resources(s *mesh.Service) []*Resource {
 	return serviceResources(s, t.next.Scope)
 }
 
-// have is what a snapshot holds of a service's clusters and assignments.
+// have is what a snapshot holds of a service's own resources.
 func (t *translation) have(in *Snapshot, s *mesh.Service) []*Resource {
 	if s == nil {
 		return nil
@@ -245,6 +251,14 @@ func (t *translation) have(in *Snapshot, s *mesh.Service) []*Resource {
 	for _, p := range s.Ports {
 		for _, typ := range []Type{Cluster, Endpoints} {
 			if r, ok := in.Resources[typ].Get(clusterName(s, p.Number)); ok {
+				out = append(out, r)
+			}
+		}
+		if in.Scope.Kind != GRPC {
+			continue
+		}
+		for _, typ := range []Type{Listener, Route} {
+			if r, ok := in.Resources[typ].Get(Name(virtualHostName(s, p.Number))); ok {
 				out = append(out, r)
 			}
 		}

@@ -75,6 +75,8 @@ var scopes = []Scope{
 	{Namespace: "alpha", Capture: Redirect, Family: Dual, Domain: "default.svc.mesh.internal"},
 	{Namespace: "alpha", Capture: Redirect, Family: Dual, Domain: "default.svc.mesh.internal", Addresses: "192.0.2.1,2001:db8::1"},
 	{Namespace: "default", Capture: Redirect, Addresses: "192.0.2.2"},
+	{Kind: GRPC, Namespace: "default", Capture: None, Locality: mesh.Locality{Region: "eu", Zone: "1"}},
+	{Kind: GRPC, Namespace: "alpha", Capture: None},
 }
 
 // TestIncrementalIsFromScratch makes random changes and compares the snapshots made from the ones before with those made
@@ -165,6 +167,9 @@ func check(t *rapid.T, s *Snapshot) {
 			}
 			if err := m.(interface{ ValidateAll() error }).ValidateAll(); err != nil {
 				t.Fatalf("%s %q: %v\n%v", typ, r.Name, err, m)
+			}
+			if s.Scope.Kind == GRPC {
+				checkForGRPC(t, m)
 			}
 			for _, ref := range references(t, m) {
 				if _, ok := s.Resources[ref.Type].Get(ref.Name); !ok {

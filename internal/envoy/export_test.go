@@ -1,0 +1,4 @@
+package envoy
+
+// Scopes are those of the property test.
+var Scopes = scopes

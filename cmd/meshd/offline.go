@@ -53,22 +53,30 @@ func (o offline) nodeProblems() []mesh.Problem {
 	}
 	var found []mesh.Problem
 	seen := map[place]bool{}
-	for _, capture := range []envoy.Capture{envoy.Redirect, envoy.None} {
-		var made []*envoy.Snapshot
-		for _, namespace := range namespaces(o.view) {
-			s := envoy.Translate(nil, o.view, envoy.Scope{Namespace: namespace, Capture: capture}, envoy.Mesh{}, made...)
-			made = append(made, s)
-			for p := range s.Problems() {
-				at := place{p.Code, p.Origin}
-				if seen[at] {
-					continue
-				}
-				seen[at] = true
-				found = append(found, p)
+	for _, s := range o.snapshots() {
+		for p := range s.Problems() {
+			at := place{p.Code, p.Origin}
+			if seen[at] {
+				continue
 			}
+			seen[at] = true
+			found = append(found, p)
 		}
 	}
 	return found
+}
+
+// snapshots are what nodes would be sent of the view, of either capture and in each namespace that matters.
+func (o offline) snapshots() []*envoy.Snapshot {
+	var all []*envoy.Snapshot
+	for _, capture := range []envoy.Capture{envoy.Redirect, envoy.None} {
+		var made []*envoy.Snapshot
+		for _, namespace := range namespaces(o.view) {
+			made = append(made, envoy.Translate(nil, o.view, envoy.Scope{Namespace: namespace, Capture: capture}, envoy.Mesh{}, made...))
+		}
+		all = append(all, made...)
+	}
+	return all
 }
 
 // namespaces are those of which the nodes may see different services, and the default one.

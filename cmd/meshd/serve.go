@@ -84,7 +84,7 @@ func serve(ctx context.Context, settings *config.Config, load func() (*config.Co
 		return err
 	}
 	files := filereg.New(log, filesRegistry, entries, filereg.Options{
-		RescanInterval: settings.RescanInterval.Duration, StateDir: filepath.Join(string(settings.StateDir), filesRegistry),
+		RescanInterval: settings.RescanInterval.Duration, MaxFileBytes: int64(settings.MaxFileSize), StateDir: filepath.Join(string(settings.StateDir), filesRegistry),
 	})
 	controller := aggregate.New(log, []aggregate.Registry{files}, aggregate.Options{FirstView: settings.FirstViewTimeout.Duration})
 

@@ -33,6 +33,7 @@ type Config struct {
 	LogLevel              LogLevel        `yaml:"log-level"`
 	LogFormat             LogFormat       `yaml:"log-format"`
 	RescanInterval        Duration        `yaml:"rescan-interval"`
+	MaxFileSize           Size            `yaml:"max-file-size"`
 	FirstViewTimeout      Duration        `yaml:"first-view-timeout"`
 	DrainTime             Duration        `yaml:"drain-time"`
 	OutboundTrafficPolicy TrafficPolicy   `yaml:"outbound-traffic-policy"`
@@ -50,6 +51,7 @@ var settings = []Setting{
 	{"log-level", "info", "least important `level` that is logged: trace, debug, info, warn or error", func(c *Config) any { return &c.LogLevel }},
 	{"log-format", "text", "`format` of the log: text or json", func(c *Config) any { return &c.LogFormat }},
 	{"rescan-interval", "10s", "`duration` between two looks at all entries, for changes that the kernel does not report", func(c *Config) any { return &c.RescanInterval }},
+	{"max-file-size", "16MiB", "largest `size` of a file of entries, in bytes, KiB, MiB or GiB; a larger one is not read", func(c *Config) any { return &c.MaxFileSize }},
 	{"first-view-timeout", "30s", "longest `duration` that proxies wait after a start for registries that are not synced, if others are", func(c *Config) any { return &c.FirstViewTimeout }},
 	{"drain-time", "5s", "longest `duration` of a graceful stop", func(c *Config) any { return &c.DrainTime }},
 	{"outbound-traffic-policy", "allow-any", "`policy` for destinations outside of the mesh: allow-any or registry-only", func(c *Config) any { return &c.OutboundTrafficPolicy }},

@@ -42,6 +42,7 @@ func TestLoadDefaults(t *testing.T) {
 		LogLevel:              LogInfo,
 		LogFormat:             LogText,
 		RescanInterval:        Duration{10 * time.Second},
+		MaxFileSize:           16 << 20,
 		FirstViewTimeout:      Duration{30 * time.Second},
 		DrainTime:             Duration{5 * time.Second},
 		OutboundTrafficPolicy: AllowAny,
@@ -69,7 +70,7 @@ drain-time:
 admin-listen: off
 outbound-traffic-policy: REGISTRY_ONLY
 `}),
-		Environ: []string{"HOME=/root", "MESHD_LOG_LEVEL=debug", "MESHD_LOG_FORMAT=text", "MESHD_XDS_LISTEN=[::]:15010", "MESHD_STATE_DIR=/tmp/a=b"},
+		Environ: []string{"HOME=/root", "MESHD_LOG_LEVEL=debug", "MESHD_LOG_FORMAT=text", "MESHD_XDS_LISTEN=[::]:15010", "MESHD_STATE_DIR=/tmp/a=b", "MESHD_MAX_FILE_SIZE=2048MiB"},
 		Flags:   map[string][]string{"log-level": {"info", "error"}, "first-view-timeout": {"500ms"}},
 	})
 	if err != nil {
@@ -83,6 +84,7 @@ outbound-traffic-policy: REGISTRY_ONLY
 		{"log-level", "error", "--log-level"},
 		{"log-format", "text", "MESHD_LOG_FORMAT"},
 		{"rescan-interval", "1m0s", DefaultFile + ":7"},
+		{"max-file-size", "2GiB", "MESHD_MAX_FILE_SIZE"},
 		{"first-view-timeout", "500ms", "--first-view-timeout"},
 		{"drain-time", "5s", "default"},
 		{"outbound-traffic-policy", "registry-only", DefaultFile + ":10"},
@@ -261,4 +263,22 @@ func FuzzLoad(f *testing.F) {
 			t.Errorf("a setting is lost: %+v", c)
 		}
 	})
+}
+
+func TestSizes(t *testing.T) {
+	for text, want := range map[string]Size{"1": 1, "1500": 1500, "512KiB": 512 << 10, "16MiB": 16 << 20, "1024KiB": 1 << 20, "3GiB": 3 << 30} {
+		var s, again Size
+		if err := s.UnmarshalText([]byte(text)); err != nil || s != want {
+			t.Errorf("%q is %d, %v; want %d", text, s, err, want)
+		}
+		if err := again.UnmarshalText([]byte(s.String())); err != nil || again != s {
+			t.Errorf("%q is written as %q, which is %d, %v", text, s, again, err)
+		}
+	}
+	for _, text := range []string{"", "0", "-1", "1.5MiB", "16MB", "MiB", "9223372036854775807GiB", "9223372036854775808"} {
+		var s Size
+		if err := s.UnmarshalText([]byte(text)); err == nil {
+			t.Errorf("%q is the size %d", text, s)
+		}
+	}
 }

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"math"
 	"net"
 	"path/filepath"
 	"reflect"
@@ -75,6 +76,42 @@ func (d *Duration) UnmarshalText(text []byte) error {
 	}
 	d.Duration = span
 	return nil
+}
+
+// Size is a number of bytes, more than 0.
+type Size int64
+
+// units are what sizes are given in, the largest first.
+var units = []struct {
+	name  string
+	bytes int64
+}{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"", 1}}
+
+// UnmarshalText reads a whole number with its unit, such as 16MiB; without a unit it is bytes.
+func (s *Size) UnmarshalText(text []byte) error {
+	for _, u := range units {
+		number, ok := strings.CutSuffix(string(text), u.name)
+		if !ok {
+			continue
+		}
+		n, err := strconv.ParseInt(number, 10, 64)
+		if err != nil || n <= 0 || n > math.MaxInt64/u.bytes {
+			break
+		}
+		*s = Size(n * u.bytes)
+		return nil
+	}
+	return fmt.Errorf("%q is not a size: write a whole number of bytes, KiB, MiB or GiB, as in 512KiB or 16MiB", text)
+}
+
+// String is the size in the largest unit in which it is a whole number.
+func (s Size) String() string {
+	for _, u := range units {
+		if int64(s)%u.bytes == 0 {
+			return strconv.FormatInt(int64(s)/u.bytes, 10) + u.name
+		}
+	}
+	return "" // units ends with bytes
 }
 
 // LogLevel is how important a line must be to be logged.

@@ -318,8 +318,10 @@ func distance(d mesh.Distribution, from, at mesh.Locality) uint32 {
 	case d == mesh.AnyEndpoint:
 		return 0
 	case from.Region != at.Region || from.Region == "":
-		return 2
+		return 3
 	case from.Zone != at.Zone:
+		return 2
+	case from.SubZone != at.SubZone && d == mesh.PreferSameNode:
 		return 1
 	}
 	return 0

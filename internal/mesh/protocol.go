@@ -94,7 +94,8 @@ func (l Location) MarshalText() ([]byte, error) { return []byte(l.String()), nil
 // Distribution is how near endpoints are preferred, after Istio's annotation networking.istio.io/traffic-distribution.
 type Distribution uint8
 
-// The traffic distributions. PreferClose goes by region, zone and sub-zone.
+// The traffic distributions. PreferClose goes by region and zone, PreferSameNode by the sub-zone as well: a machine that is
+// to be told from its neighbours has one of its own.
 const (
 	AnyEndpoint Distribution = iota
 	PreferClose

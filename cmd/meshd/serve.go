@@ -119,7 +119,7 @@ func serve(ctx context.Context, settings *config.Config, load func() (*config.Co
 		group.Go(func() error { return pages.Run(ctx, adminListener) })
 	}
 	group.Go(func() error {
-		late := time.After(settings.FirstViewTimeout.Duration)
+		late, waited := time.After(settings.FirstViewTimeout.Duration), false
 		for {
 			select {
 			case <-ctx.Done():
@@ -128,6 +128,7 @@ func serve(ctx context.Context, settings *config.Config, load func() (*config.Co
 				tell(log, "STOPPING=1")
 				return nil
 			case <-late: // the service manager does not wait for ever, and a registry may
+				waited = true
 				if controller.Current() == nil {
 					log.Warn("nothing is served yet", "registries", waiting(controller.Registries()))
 					tell(log, "READY=1", "STATUS=nothing is served yet: "+waiting(controller.Registries()))
@@ -137,7 +138,7 @@ func serve(ctx context.Context, settings *config.Config, load func() (*config.Co
 				tell(log, "RELOADING=1")
 				review(log, settings, load)
 				files.Reload()
-				if controller.Current() != nil {
+				if waited || controller.Current() != nil {
 					tell(log, "READY=1")
 				}
 			}

@@ -370,7 +370,7 @@ func TestARejectionIsTracedToItsServices(t *testing.T) {
 	s := r.delta(t)
 	send(t, s, askDelta(cds))
 	m := receive(t, s)
-	send(t, s, &discovery.DeltaDiscoveryRequest{TypeUrl: cds.URL(), ResponseNonce: m.Nonce, ErrorDetail: status.New(codes.InvalidArgument, "Error adding/updating cluster(s) b: bad").Proto()})
+	send(t, s, &discovery.DeltaDiscoveryRequest{TypeUrl: cds.URL(), ResponseNonce: m.Nonce, ErrorDetail: status.New(codes.InvalidArgument, "Error adding/updating cluster(s) b: bad\nand worse\n").Proto()})
 	await(t, "the rejection", func() bool { return r.Stats().Types[cds].Rejections == 1 })
 	want := []NodeStatus{{
 		ID: "node-1", Cluster: "c", Scope: envoy.Scope{Namespace: "default", Capture: envoy.None}, Peer: "bufconn",
@@ -379,7 +379,7 @@ func TestARejectionIsTracedToItsServices(t *testing.T) {
 			Type: cds, Wildcard: true, Sent: Mark{Version: m.SystemVersionInfo, Nonce: m.Nonce},
 			Rejected: &Rejection{
 				Mark:    Mark{Version: m.SystemVersionInfo, Nonce: m.Nonce},
-				Message: "Error adding/updating cluster(s) b: bad", Resources: []envoy.Name{"b"}, Services: []mesh.Key{serviceKey("b")},
+				Message: "Error adding/updating cluster(s) b: bad\nand worse", Resources: []envoy.Name{"b"}, Services: []mesh.Key{serviceKey("b")},
 			},
 		}},
 	}}
@@ -387,6 +387,9 @@ func TestARejectionIsTracedToItsServices(t *testing.T) {
 		t.Errorf("nodes (-want +got):\n%s", diff)
 	}
 	await(t, "the log", func() bool { return strings.Contains(r.logs.String(), "b.yaml:12") })
+	if line := r.logs.String(); !strings.Contains(line, `b: bad; and worse`) { // Envoy's messages end in a newline
+		t.Errorf("the message is not on the line:\n%s", line)
+	}
 	if got := strings.Count(r.logs.String(), "[WARN]"); got != 1 {
 		t.Errorf("%d warnings, want 1:\n%s", got, r.logs)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"strings"
 	"sync"
 	"time"
 
@@ -159,7 +160,7 @@ func (x *stream) request(t envoy.Type, r *request) {
 	}
 	x.server.meter.types[t].rejections.Add(1)
 	x.server.log.Warn("node rejected resources", "node", x.info.ID, "type", t, "resources", rejection.Resources,
-		"origins", x.origins(rejection), "message", rejection.Message)
+		"origins", x.origins(rejection), "message", strings.ReplaceAll(rejection.Message, "\n", "; "))
 }
 
 // origins says from where the services of a rejection come.

@@ -162,7 +162,7 @@ const longestMessage = 16 << 10
 
 // blame finds the resources of a rejected response that the client's message names.
 func blame(f *flight, message string) *Rejection {
-	message = strings.ToValidUTF8(message[:min(len(message), longestMessage)], "")
+	message = strings.TrimSpace(strings.ToValidUTF8(message[:min(len(message), longestMessage)], ""))
 	j := &Rejection{Message: message}
 	for _, r := range f.resources {
 		if len(f.resources) == 1 || mentions(message, string(r.Name)) {

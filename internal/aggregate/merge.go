@@ -154,31 +154,22 @@ func join(definitions []*mesh.Service) (*mesh.Service, []mesh.Problem) {
 			continue
 		}
 		s.Joined = append(append(s.Joined, o.Origin), o.Joined...)
-		// place[i] is where the i-th port of o is among those of s; -1: nowhere.
-		place := make([]int, len(o.Ports))
+		place := slices.Repeat([]int{-1}, len(s.Ports)) // which of o's ports each of s is
 		for i, p := range o.Ports {
 			at := slices.IndexFunc(s.Ports, func(q mesh.Port) bool { return q.Number == p.Number || q.Name == p.Name })
 			switch {
 			case at < 0:
-				at = len(s.Ports)
-				s.Ports = append(s.Ports, p)
+				s.Ports, place = append(s.Ports, p), append(place, i)
 			case s.Ports[at].Name != p.Name || s.Ports[at].Protocol != p.Protocol:
 				q := s.Ports[at]
 				conflict(p.Origin, fmt.Sprintf("with port %d as %q %s where this one has port %d as %q %s: this one's port is not used",
 					q.Number, q.Name, q.Protocol, p.Number, p.Name, p.Protocol))
-				at = -1
+			default:
+				place[at] = i
 			}
-			place[i] = at
 		}
 		for _, e := range o.Endpoints {
-			ports := make([]uint16, len(s.Ports))
-			for i, at := range place {
-				if at >= 0 {
-					ports[at] = e.Ports[i]
-				}
-			}
-			if slices.ContainsFunc(ports, func(p uint16) bool { return p != 0 }) {
-				e.Ports = ports
+			if e.Ports = mesh.Rearrange(e.Ports, place); !e.Idle() {
 				s.Endpoints = append(s.Endpoints, e)
 			}
 		}

@@ -57,7 +57,7 @@ func merge(inputs []input) *merged {
 		place := places(s.Ports, in.definition.service.Ports)
 		for _, e := range m.endpoints(in) {
 			m.ownHost(in.definition, &e)
-			e.Ports = rearranged(e.Ports, place)
+			e.Ports = mesh.Rearrange(e.Ports, place)
 			s.Endpoints = append(s.Endpoints, e)
 		}
 	}
@@ -151,16 +151,6 @@ func places(service, definition []mesh.Port) []int {
 	return place
 }
 
-func rearranged(ports []uint16, place []int) []uint16 {
-	out := make([]uint16, len(place))
-	for i, at := range place {
-		if at >= 0 {
-			out[i] = ports[at]
-		}
-	}
-	return out
-}
-
 // endpoints returns a definition's endpoints: those written in it, and the selected workloads of which the resolution
 // can make use.
 func (m *merged) endpoints(in input) []mesh.Endpoint {
@@ -197,7 +187,7 @@ func (m *merged) pool(endpoints []mesh.Endpoint) []mesh.Endpoint {
 		}
 		if twin != nil {
 			m.report(mesh.Notice, "duplicate-endpoint", e.Origin, "", "%s is there already with the same port, at %s; the two are one endpoint, with their weights added", e.Address, twin.Origin)
-			if idle(e.Ports) {
+			if e.Idle() {
 				twin.Weight = uint32(min(math.MaxUint32, uint64(twin.Weight)+uint64(e.Weight)))
 				continue
 			}
@@ -221,7 +211,7 @@ func (m *merged) first(endpoints []mesh.Endpoint) []mesh.Endpoint {
 			}
 			return taken
 		})
-		if idle(e.Ports) && before != (mesh.Origin{}) {
+		if e.Idle() && before != (mesh.Origin{}) {
 			m.report(mesh.Warning, "endpoint-left-out", e.Origin, "", "%s is not used, since resolution DNS_ROUND_ROBIN takes one endpoint, which is the one at %s; set spec.resolution to DNS to use all", e.Address, before)
 			continue
 		}
@@ -243,9 +233,4 @@ func take(ports []uint16, away func(port int) bool) (taken bool) {
 		}
 	}
 	return taken
-}
-
-// idle tells whether an endpoint serves no port.
-func idle(ports []uint16) bool {
-	return !slices.ContainsFunc(ports, func(number uint16) bool { return number != 0 })
 }

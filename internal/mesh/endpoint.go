@@ -3,6 +3,7 @@ package mesh
 import (
 	"cmp"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -102,6 +103,23 @@ type Endpoint struct {
 	ServiceAccount string
 	Health         Health
 	Origin         Origin
+}
+
+// Idle tells whether the endpoint serves no port.
+func (e *Endpoint) Idle() bool {
+	return !slices.ContainsFunc(e.Ports, func(number uint16) bool { return number != 0 })
+}
+
+// Rearrange gives an endpoint's ports in the order of other service ports. place tells for each of these which of the
+// endpoint's it is; -1: none.
+func Rearrange(ports []uint16, place []int) []uint16 {
+	out := make([]uint16, len(place))
+	for i, at := range place {
+		if at >= 0 {
+			out[i] = ports[at]
+		}
+	}
+	return out
 }
 
 // compare is a total order on what digests hold.

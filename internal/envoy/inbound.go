@@ -9,6 +9,9 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	httpinspectorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/http_inspector/v3"
+	originaldstv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/original_dst/v3"
+	tlsinspectorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/tls_inspector/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
@@ -19,7 +22,7 @@ import (
 // sees them or not. The rules are Istio's.
 
 // localize is base with the inbound side of a scope that has addresses. prev is the scope's snapshot before, or nil.
-func localize(prev, base *Snapshot, scope Scope, settings Mesh) *Snapshot {
+func localize(prev, base *Snapshot, scope Scope) *Snapshot {
 	own := tenants(base.View, scope)
 	next := &Snapshot{
 		View: base.View, Scope: scope, Resources: base.Resources, Versions: base.Versions,
@@ -35,7 +38,7 @@ func localize(prev, base *Snapshot, scope Scope, settings Mesh) *Snapshot {
 			next.Resources[typ], next.Versions[typ] = prev.Resources[typ], prev.Versions[typ]
 			continue
 		}
-		for _, r := range inboundResources(typ, own, scope, settings) {
+		for _, r := range inboundResources(typ, own, scope) {
 			if prev != nil {
 				if old, ok := prev.Resources[typ].Get(r.Name); ok && old.Version == r.Version && slices.Equal(old.Services, r.Services) {
 					r = old
@@ -64,10 +67,9 @@ func tenants(v *mesh.View, scope Scope) []*mesh.Service {
 
 // door is a port on which the node's own application serves.
 type door struct {
-	port     uint16
-	service  *mesh.Service
-	as       mesh.Port
-	protocol mesh.Protocol
+	port    uint16
+	service *mesh.Service
+	as      mesh.Port
 }
 
 // doors are the ports of the node's applications by number. Of two services on one port the first decides.
@@ -81,7 +83,7 @@ func doors(own []*mesh.Service, scope Scope) []door {
 				continue
 			}
 			for n, p := range s.Ports {
-				d := door{e.Ports[n], s, p, p.Protocol}
+				d := door{e.Ports[n], s, p}
 				taken := slices.ContainsFunc(out, func(o door) bool { return o.port == d.port })
 				if d.port != 0 && d.port != inboundPort && d.port != outboundPort && !taken && p.Protocol != mesh.UDP {
 					out = append(out, d)
@@ -95,36 +97,67 @@ func doors(own []*mesh.Service, scope Scope) []door {
 
 func inboundName(port uint16) string { return "inbound|" + strconv.Itoa(int(port)) + "||" }
 
-func inboundResources(typ Type, own []*mesh.Service, scope Scope, settings Mesh) []*Resource {
-	var out []*Resource
+func inboundResources(typ Type, own []*mesh.Service, scope Scope) []*Resource {
 	open := doors(own, scope)
-	if typ == Cluster {
-		for _, d := range open {
-			out = append(out, NewResource(Cluster, Name(inboundName(d.port)), inboundCluster(d, scope), "", d.service.Key))
-		}
-		return out
+	if typ == Listener {
+		return []*Resource{NewResource(Listener, virtualInbound, inboundListener(open, scope), "", keysOf(own)...)}
 	}
-	for _, l := range baseListeners(scope, settings) {
-		if l.Name != virtualInbound {
-			continue
-		}
-		var chains []*listenerv3.FilterChain
-		for _, d := range open {
-			chains = append(chains, d.chains()...)
-		}
-		l.FilterChains = append(chains, l.FilterChains...)
-		out = append(out, NewResource(Listener, virtualInbound, l, "", keysOf(own)...))
+	var out []*Resource
+	for _, d := range open {
+		out = append(out, NewResource(Cluster, Name(inboundName(d.port)), inboundCluster(d, scope), "", d.service.Key))
 	}
 	return out
+}
+
+// virtualInbound is the listener that redirected connections to this machine arrive at.
+const virtualInbound = "virtualInbound"
+
+// inboundListener lets connections in by the doors, and passes all others to where they were made to.
+func inboundListener(open []door, scope Scope) *listenerv3.Listener {
+	l := redirected(virtualInbound, inboundPort, corev3.TrafficDirection_INBOUND, scope)
+	var chains []*listenerv3.FilterChain
+	for _, d := range open {
+		chains = append(chains, d.chains()...)
+	}
+	l.FilterChains = append(chains, l.FilterChains...)
+	l.FilterChains = append(l.FilterChains, &listenerv3.FilterChain{
+		Name: virtualInbound + "-catchall-http", FilterChainMatch: plainHTTP(),
+		Filters: []*listenerv3.Filter{routeTo(inboundPassthrough, "inbound|http|0")},
+	})
+	for _, transport := range []string{"raw_buffer", "tls"} {
+		l.FilterChains = append(l.FilterChains, &listenerv3.FilterChain{
+			Name:             virtualInbound + "-catchall-" + transport,
+			FilterChainMatch: &listenerv3.FilterChainMatch{TransportProtocol: transport},
+			Filters:          []*listenerv3.Filter{forward(inboundPassthrough)},
+		})
+	}
+	l.ListenerFilters = []*listenerv3.ListenerFilter{
+		listenerFilter("original_dst", &originaldstv3.OriginalDst{}),
+		listenerFilter("tls_inspector", &tlsinspectorv3.TlsInspector{}),
+		listenerFilter("http_inspector", &httpinspectorv3.HttpInspector{}),
+	}
+	waitForFirstBytes(l)
+	return l
+}
+
+// routeTo routes all requests to one cluster, with the routes in place.
+func routeTo(cluster, virtualHostName string) *listenerv3.Filter {
+	web := connectionManager(cluster)
+	web.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: &routev3.RouteConfiguration{
+		Name:             cluster,
+		VirtualHosts:     []*routev3.VirtualHost{virtualHost(virtualHostName, []string{"*"}, cluster)},
+		ValidateClusters: wrapperspb.Bool(false),
+	}}
+	return networkFilter("http_connection_manager", web)
 }
 
 func inboundCluster(d door, scope Scope) *clusterv3.Cluster {
 	c := newCluster(inboundName(d.port))
 	toApplication(c, scope.Family)
 	switch {
-	case d.protocol.HTTP2():
+	case d.as.Protocol.HTTP2():
 		speakHTTP2(c)
-	case d.protocol == mesh.Sniffed:
+	case d.as.Protocol == mesh.Sniffed:
 		speakAsDownstream(c)
 	}
 	return c
@@ -150,19 +183,13 @@ func (d door) chains() []*listenerv3.FilterChain {
 	}
 	name := inboundName(d.port)
 	var out []*listenerv3.FilterChain
-	if d.protocol.HTTP() || d.protocol == mesh.Sniffed {
-		web := connectionManager(name)
-		web.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: &routev3.RouteConfiguration{
-			Name:             name,
-			VirtualHosts:     []*routev3.VirtualHost{virtualHost("inbound|http|"+strconv.Itoa(int(d.as.Number)), []string{"*"}, name)},
-			ValidateClusters: wrapperspb.Bool(false),
-		}}
+	if d.as.Protocol.HTTP() || d.as.Protocol == mesh.Sniffed {
 		m := match("raw_buffer")
-		if d.protocol == mesh.Sniffed {
+		if d.as.Protocol == mesh.Sniffed {
 			m.ApplicationProtocols = plainHTTP().ApplicationProtocols
 		}
-		out = append(out, &listenerv3.FilterChain{Name: name + "http", FilterChainMatch: m, Filters: []*listenerv3.Filter{networkFilter("http_connection_manager", web)}})
-		if d.protocol != mesh.Sniffed {
+		out = append(out, &listenerv3.FilterChain{Name: name + "http", FilterChainMatch: m, Filters: []*listenerv3.Filter{routeTo(name, "inbound|http|"+strconv.Itoa(int(d.as.Number)))}})
+		if d.as.Protocol != mesh.Sniffed {
 			return out
 		}
 	}

@@ -9,12 +9,10 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
-	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	dfpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/dynamic_forward_proxy/v3"
 	grpcwebv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/grpc_web/v3"
 	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	httpinspectorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/http_inspector/v3"
-	originaldstv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/original_dst/v3"
 	tlsinspectorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/tls_inspector/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	mongov3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/mongo_proxy/v3"
@@ -32,9 +30,6 @@ const (
 	outboundPort = 15001
 	inboundPort  = 15006
 )
-
-// virtualInbound is the listener that redirected connections to this machine arrive at.
-const virtualInbound = "virtualInbound"
 
 // listener is a listener while services claim their parts of it; the first to claim a part has it.
 type listener struct {
@@ -536,47 +531,25 @@ func baseListeners(scope Scope, settings Mesh) []*listenerv3.Listener {
 	if scope.Capture == None {
 		return nil
 	}
+	out := redirected("virtualOutbound", outboundPort, corev3.TrafficDirection_OUTBOUND, scope)
+	out.UseOriginalDst = wrapperspb.Bool(true)
+	out.FilterChains = append(out.FilterChains, &listenerv3.FilterChain{
+		Name: "virtualOutbound-catchall-tcp", Filters: []*listenerv3.Filter{forward(settings.elsewhere())},
+	})
+	return []*listenerv3.Listener{out, inboundListener(nil, scope)}
+}
+
+// redirected is a listener for redirected connections, which those that are made to its own port do not get past.
+func redirected(name string, port uint16, direction corev3.TrafficDirection, scope Scope) *listenerv3.Listener {
 	bind := netip.IPv4Unspecified()
 	if scope.Family == IPv6 {
 		bind = netip.IPv6Unspecified()
 	}
-	direct := func(name string, port uint16) *listenerv3.FilterChain {
-		return &listenerv3.FilterChain{
-			Name:             name,
-			FilterChainMatch: &listenerv3.FilterChainMatch{DestinationPort: wrapperspb.UInt32(uint32(port))},
-			Filters:          []*listenerv3.Filter{forward(blackHole)},
-		}
-	}
-	out := newListener("virtualOutbound", bind, outboundPort, corev3.TrafficDirection_OUTBOUND)
-	out.UseOriginalDst = wrapperspb.Bool(true)
-	out.FilterChains = []*listenerv3.FilterChain{
-		direct("virtualOutbound-blackhole", outboundPort),
-		{Name: "virtualOutbound-catchall-tcp", Filters: []*listenerv3.Filter{forward(settings.elsewhere())}},
-	}
-
-	web := connectionManager(inboundPassthrough)
-	web.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: &routev3.RouteConfiguration{
-		Name:             inboundPassthrough,
-		VirtualHosts:     []*routev3.VirtualHost{virtualHost("inbound|http|0", []string{"*"}, inboundPassthrough)},
-		ValidateClusters: wrapperspb.Bool(false),
+	l := newListener(name, bind, port, direction)
+	l.FilterChains = []*listenerv3.FilterChain{{
+		Name:             name + "-blackhole",
+		FilterChainMatch: &listenerv3.FilterChainMatch{DestinationPort: wrapperspb.UInt32(uint32(port))},
+		Filters:          []*listenerv3.Filter{forward(blackHole)},
 	}}
-	in := newListener(virtualInbound, bind, inboundPort, corev3.TrafficDirection_INBOUND)
-	in.FilterChains = []*listenerv3.FilterChain{
-		direct("virtualInbound-blackhole", inboundPort),
-		{Name: "virtualInbound-catchall-http", FilterChainMatch: plainHTTP(), Filters: []*listenerv3.Filter{networkFilter("http_connection_manager", web)}},
-	}
-	for _, transport := range []string{"raw_buffer", "tls"} {
-		in.FilterChains = append(in.FilterChains, &listenerv3.FilterChain{
-			Name:             "virtualInbound-catchall-" + transport,
-			FilterChainMatch: &listenerv3.FilterChainMatch{TransportProtocol: transport},
-			Filters:          []*listenerv3.Filter{forward(inboundPassthrough)},
-		})
-	}
-	in.ListenerFilters = []*listenerv3.ListenerFilter{
-		listenerFilter("original_dst", &originaldstv3.OriginalDst{}),
-		listenerFilter("tls_inspector", &tlsinspectorv3.TlsInspector{}),
-		listenerFilter("http_inspector", &httpinspectorv3.HttpInspector{}),
-	}
-	waitForFirstBytes(in)
-	return []*listenerv3.Listener{out, in}
+	return l
 }

@@ -70,13 +70,13 @@ func Translate(prev *Snapshot, view *mesh.View, scope Scope, settings Mesh, othe
 	}
 	i := slices.IndexFunc(others, func(o *Snapshot) bool { return o.Scope == scope.Base() && o.View == view })
 	if i >= 0 {
-		return localize(prev, others[i], scope, settings)
+		return localize(prev, others[i], scope)
 	}
 	var base *Snapshot
 	if prev != nil {
 		base = prev.base
 	}
-	return localize(prev, translate(base, view, scope.Base(), settings, others), scope, settings)
+	return localize(prev, translate(base, view, scope.Base(), settings, others), scope)
 }
 
 func translate(prev *Snapshot, view *mesh.View, scope Scope, settings Mesh, others []*Snapshot) *Snapshot {

@@ -65,11 +65,7 @@ daemon would refuse, wrong flags).`,
 		case !fromDaemon && len(paths) != 2:
 			return errors.New("it is two paths that are compared, OLD and NEW, or one with the daemon that --from names")
 		}
-		n, err := node.node()
-		if err != nil {
-			return err
-		}
-		scope, err := envoy.ScopeOf(n)
+		n, scope, err := node.scope()
 		if err != nil {
 			return err
 		}

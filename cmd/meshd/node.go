@@ -72,6 +72,16 @@ func (f *nodeFlags) node() (*corev3.Node, error) {
 	return n, nil
 }
 
+// scope is the node that the flags describe with its scope, if meshd takes it.
+func (f *nodeFlags) scope() (*corev3.Node, envoy.Scope, error) {
+	n, err := f.node()
+	if err != nil {
+		return nil, envoy.Scope{}, err
+	}
+	s, err := envoy.ScopeOf(n)
+	return n, s, err
+}
+
 // describedNode reads a node as an Envoy's bootstrap has it, in JSON, or by its id alone.
 func describedNode(text string) (*corev3.Node, error) {
 	if !strings.HasPrefix(strings.TrimSpace(text), "{") {

@@ -42,11 +42,7 @@ the daemon would refuse, wrong flags).`,
 	cmd.Flags().Var(&only, "type", "print resources of this type only")
 	policy := policyFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, paths []string) error {
-		n, err := node.node()
-		if err != nil {
-			return err
-		}
-		scope, err := envoy.ScopeOf(n)
+		_, scope, err := node.scope()
 		if err != nil {
 			return err
 		}

@@ -32,13 +32,15 @@ var ours = map[string][]string{
 	"pmap":                   {},
 	"strictyaml":             {},
 	"config":                 {"strictyaml"},
-	"filereg":                {"mesh", "pmap", "strictyaml"},
-	"consulreg":              {"mesh"},
+	"keep":                   {"mesh"},
+	"filereg":                {"mesh", "pmap", "strictyaml", "keep"},
+	"consulreg":              {"mesh", "pmap", "keep"},
 	"aggregate":              {"mesh", "pmap"},
 	"aggregate/registrytest": {"mesh", "aggregate"},
 	"envoy":                  {"mesh", "pmap"},
 	"xds":                    {"mesh", "pmap", "envoy"},
 	"admin":                  {"mesh", "aggregate", "xds"},
+	"consultest":             {}, // for tests only
 	"integration":            {}, // tests only
 }
 
@@ -48,8 +50,8 @@ var theirs = map[string][]string{
 	"gopkg.in/yaml.v3":                                     {"strictyaml"},
 	"github.com/fsnotify/fsnotify":                         {"filereg"},
 	"istio.io/api":                                         {"filereg"},
-	"github.com/hashicorp/consul":                          {"consulreg"},
-	"github.com/hashicorp/go-hclog":                        {"filereg", "consulreg", "aggregate", "xds", "admin"},
+	"github.com/hashicorp/consul":                          {"consulreg", "consultest"},
+	"github.com/hashicorp/go-hclog":                        {"keep", "filereg", "consulreg", "aggregate", "xds", "admin"},
 	"github.com/envoyproxy/go-control-plane/envoy":         {"envoy", "xds"},
 	"github.com/envoyproxy/go-control-plane/envoy/service": {"xds"},
 	"github.com/cncf/xds/go":                               {"envoy", "xds"},

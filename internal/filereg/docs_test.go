@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestEntriesInTheDocsLoad loads every YAML block of the README and the docs that is an entry.
+// TestEntriesInTheDocsLoad loads every YAML block of the README and the docs that is an entry. Others are settings, which
+// config loads.
 func TestEntriesInTheDocsLoad(t *testing.T) {
 	paths, err := filepath.Glob("../../docs/*.md")
 	if err != nil {
@@ -21,7 +22,7 @@ func TestEntriesInTheDocsLoad(t *testing.T) {
 		}
 		line := 1
 		for i, part := range strings.Split(string(text), "```") {
-			if body, yaml := strings.CutPrefix(part, "yaml\n"); i%2 == 1 && yaml && strings.Contains(body, "kind:") {
+			if body, yaml := strings.CutPrefix(part, "yaml\n"); i%2 == 1 && yaml && strings.Contains("\n"+body, "\nkind:") {
 				blocks++
 				// As many empty lines before it as place the block where it stands in the document.
 				data := strings.Repeat("\n", line) + body

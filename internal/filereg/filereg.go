@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -90,21 +91,21 @@ func (r *Registry) Run(ctx context.Context, publish func(mesh.Catalog)) error {
 	t := newTree(r.name, r.folders, r.options)
 	out := &output{log: r.log, publish: publish}
 	k := newKeeper(r.log, r.name, r.options)
-	state := k.load()
+	state := kept(k, r.name)
 	out.since = state.since
 	t.remember(state)
-	kept := make(chan struct{})
-	go func() { defer close(kept); k.run(ctx) }()
-	defer func() { close(k.next); <-kept }()
+	var keeping sync.WaitGroup
+	keeping.Go(func() { k.Run(ctx) })
+	defer keeping.Wait()
+	defer k.Close()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	start := time.Now()
 	next := start               // when to look if nothing asks for it
 	var looked, asked time.Time // when we did last, and when something asked for it first since then
 	var found []mesh.Problem    // at the last look
-	var saved outcome           // of keeping the state
 	tell := func() bool {
-		return out.put(state, slices.Concat(found, r.unwatched(w.err), k.problems(saved)), t.unread())
+		return out.put(state, slices.Concat(found, r.unwatched(w.err), k.Problems()), t.unread())
 	}
 	ask := func(soon time.Duration) {
 		now := time.Now()
@@ -137,7 +138,7 @@ func (r *Registry) Run(ctx context.Context, publish func(mesh.Catalog)) error {
 			}
 			t.deaf()
 			ask(r.options.Debounce)
-		case saved = <-k.outcome:
+		case <-k.Changed():
 			tell()
 		case <-r.reload:
 			t.forget()
@@ -159,7 +160,7 @@ func (r *Registry) Run(ctx context.Context, publish func(mesh.Catalog)) error {
 				was := state
 				state = Load(state, files)
 				if tell() || state != was {
-					k.keep(state.dated(out.since))
+					k.Keep(state.dated(out.since).record)
 				}
 			}
 		}

@@ -3,22 +3,21 @@ package filereg
 import (
 	"bytes"
 	"cmp"
-	"compress/gzip"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/meshd/meshd/internal/keep"
 )
 
-// A record is a state in the form in which it outlives a restart: one line that says what it is, and then JSON, packed
-// by gzip (tail -n +2 FILE | zcat shows it). It holds what was read, and not what was made of it, so that the rules by
-// which a document stands for a bad one are those of [Load] after a restart too.
+// A record is a state in the form in which it outlives a restart, as JSON. It holds what was read, and not what was made of
+// it, so that the rules by which a document stands for a bad one are those of [Load] after a restart too.
 //
 // There is no more in it than in memory: each file as it was read last, and of what is served of earlier versions the
 // single documents.
@@ -129,7 +128,7 @@ func (r reading) excerpt() excerpt {
 func restore(registry string, data []byte) (*State, error) {
 	var r record
 	if json.Unmarshal(data, &r) != nil {
-		return nil, errDamaged
+		return nil, keep.ErrDamaged
 	}
 	before := NewState(registry)
 	before.holdings = make(map[identity]holding, len(r.Held))
@@ -139,7 +138,7 @@ func restore(registry string, data []byte) (*State, error) {
 	}
 	for _, h := range r.Held {
 		if h.Past < 0 || h.Past >= len(past) {
-			return nil, errDamaged
+			return nil, keep.ErrDamaged
 		}
 		for _, d := range past[h.Past] {
 			if d.entry != nil && d.origin.Document == h.Number {
@@ -151,7 +150,7 @@ func restore(registry string, data []byte) (*State, error) {
 	var files []File
 	for _, reading := range r.Files {
 		if reading.Path == "" {
-			return nil, errDamaged
+			return nil, keep.ErrDamaged
 		}
 		files = append(files, reading.excerpt().file)
 	}
@@ -169,58 +168,33 @@ func (s *State) dated(since map[symptom]time.Time) *State {
 	return &d
 }
 
-// The first line of a record: what it is, the version of its form, and the checksum of all that follows.
 const (
-	heading     = "meshd entries %d sha256:%s\n"
-	headingSize = 200 // at most
-	form        = 1
+	stateName  = "entries.state"
+	recordForm = 1 // the version of what [State.record] writes
 )
 
-// pack makes the file that holds a record.
-func pack(record []byte) ([]byte, error) {
-	var b bytes.Buffer
-	w, err := gzip.NewWriterLevel(&b, gzip.BestSpeed)
-	if err != nil {
-		return nil, err
+// newKeeper makes the keeper of a registry's states.
+func newKeeper(log hclog.Logger, registry string, o Options) *keep.Keeper {
+	k := keep.Options{
+		Registry: registry, Title: "entries", Form: recordForm, Retry: o.RescanInterval,
+		Unread:    "entries that were wrong or out of reach at the start are not served in their last good version",
+		Unwritten: "what is served is not affected, but after a restart entries that are wrong or out of reach then may be lost or be older ones",
 	}
-	if _, err := w.Write(record); err != nil {
-		return nil, err
+	if o.StateDir != "" {
+		k.Path = filepath.Join(o.StateDir, stateName)
 	}
-	if err := w.Close(); err != nil {
-		return nil, err
-	}
-	return slices.Concat(fmt.Appendf(nil, heading, form, checksum(b.Bytes())), b.Bytes()), nil
+	return keep.New(log, k)
 }
 
-// unpack takes the record out of its file. The error says what is wrong with the file.
-func unpack(file []byte) ([]byte, error) {
-	end := bytes.IndexByte(file[:min(len(file), headingSize)], '\n') + 1
-	line, rest := string(file[:end]), file[end:]
-	var version int
-	var sum string
-	if _, err := fmt.Sscanf(line, heading, &version, &sum); err != nil {
-		return nil, errors.New("it is no state of meshd's, or its beginning is lost")
-	}
-	switch {
-	case version > form:
-		return nil, fmt.Errorf("a later version of meshd has written it (form %d; this one knows %d)", version, form)
-	case checksum(rest) != sum || version != form || line != fmt.Sprintf(heading, version, sum):
-		return nil, errDamaged
-	}
-	r, err := gzip.NewReader(bytes.NewReader(rest))
-	if err != nil {
-		return nil, errDamaged
-	}
-	record, err := io.ReadAll(r)
-	if err != nil {
-		return nil, errDamaged
-	}
-	return record, nil
-}
-
-var errDamaged = errors.New("it is damaged")
-
-func checksum(data []byte) string {
-	sum := sha256.Sum256(data)
-	return hex.EncodeToString(sum[:])
+// kept is the state that was kept, or an empty one.
+func kept(k *keep.Keeper, registry string) *State {
+	state := NewState(registry)
+	k.Load(func(record []byte) error {
+		s, err := restore(registry, record)
+		if err == nil {
+			state = s
+		}
+		return err
+	})
+	return state
 }

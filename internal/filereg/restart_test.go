@@ -1,22 +1,13 @@
 package filereg
 
 import (
-	"bytes"
-	"errors"
-	"fmt"
-	"io/fs"
+	"context"
 	"os"
-	"path/filepath"
 	"strings"
-	"sync"
-	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-
-	"github.com/meshd/meshd/internal/mesh"
 )
 
 // keeping is what lets tests wait less, with a folder for the state.
@@ -32,20 +23,25 @@ func (d disk) kept(want string) {
 	d.t.Helper()
 	var got string
 	for deadline := time.Now().Add(promised); time.Now().Before(deadline); <-time.After(10 * time.Millisecond) {
-		file, err := os.ReadFile(d.path("state/" + stateName))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		d.check(err)
-		record, err := unpack(file)
-		d.check(err)
-		state, err := restore("files", record)
-		d.check(err)
-		if got = brief(state); got == want {
+		if got = brief(kept(newKeeper(hclog.NewNullLogger(), "files", d.keeping()), "files")); got == want {
 			return
 		}
 	}
 	d.t.Fatalf("kept:\n%s\nwant:\n%s", got, want)
+}
+
+// keep keeps a record, as a process that has ended would have.
+func (d disk) keep(record string) {
+	d.t.Helper()
+	ended, end := context.WithCancel(d.t.Context())
+	end()
+	k := newKeeper(hclog.NewNullLogger(), "files", d.keeping())
+	k.Keep(func() ([]byte, error) { return []byte(record), nil })
+	k.Close()
+	k.Run(ended)
+	if problems := k.Problems(); len(problems) > 0 {
+		d.t.Fatal(problems)
+	}
 }
 
 // since is when the only problem was first there.
@@ -206,32 +202,16 @@ func TestAFolderThatIsNoLongerAskedForIsGone(t *testing.T) {
 }
 
 func TestAStateThatCannotBeUsed(t *testing.T) {
-	record, err := Load(NewState("files"), []File{{Path: "x", Data: []byte(entryText("x", "192.0.2.9"))}}).record()
-	if err != nil {
-		t.Fatal(err)
-	}
-	good, err := pack(record)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, put := range map[string]func(d disk, path string){
-		"damaged":   func(d disk, path string) { d.write(path, string(good[:90])+"?"+string(good[91:])) },
-		"empty":     func(d disk, path string) { d.write(path, "") },
-		"something": func(d disk, path string) { d.write(path, strings.Repeat("x", 1000)) },
-		"later":     func(d disk, path string) { d.write(path, strings.Replace(string(good), " 1 ", " 2 ", 1)) },
-		"a folder":  func(d disk, path string) { d.mkdir(path) },
-		"no record": func(d disk, path string) { file, err := pack([]byte("[]")); d.check(err); d.write(path, string(file)) },
-		"no readings": func(d disk, path string) {
-			file, err := pack([]byte(`{"held": [{"past": 1}]}`))
-			d.check(err)
-			d.write(path, string(file))
-		},
-		"to itself": func(d disk, path string) { d.link(stateName, path) },
+	for name, put := range map[string]func(disk){
+		"damaged":     func(d disk) { d.write("state/"+stateName, "") },
+		"no record":   func(d disk) { d.keep("[]") },
+		"no readings": func(d disk) { d.keep(`{"held": [{"past": 1}]}`) },
+		"no path":     func(d disk) { d.keep(`{"files": [{}]}`) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := newDisk(t)
-			put(d, "state/"+stateName)
+			put(d)
 			r := start(t, d.keeping(), nil, d.path("entries"))
 			r.await("pay 192.0.2.1\n! state-unreadable")
 			d.kept("pay 192.0.2.1")
@@ -254,89 +234,4 @@ func TestAStateThatCannotBeWritten(t *testing.T) {
 	d.remove("state")
 	r.await("pay 192.0.2.2")
 	d.kept("pay 192.0.2.2")
-}
-
-// TestKeeper has a disk of the test's own.
-func TestKeeper(t *testing.T) {
-	state := func(address string) *State {
-		return Load(NewState("files"), []File{{Path: "a", Data: []byte(entryText("pay", address))}})
-	}
-	run := func(t *testing.T, write func(string, []byte) error) *keeper {
-		k := newKeeper(hclog.NewNullLogger(), "files", Options{StateDir: t.TempDir(), RescanInterval: time.Millisecond})
-		if write != nil {
-			k.write = write
-		}
-		if s := k.load(); s.Entries() != 0 || len(k.problems(outcome{})) != 0 {
-			t.Fatalf("a state and problems from nowhere: %v", k.problems(outcome{}))
-		}
-		var done sync.WaitGroup
-		done.Go(func() { k.run(t.Context()) })
-		t.Cleanup(func() { close(k.next); done.Wait() })
-		return k
-	}
-	t.Run("a full disk is a problem until there is room", func(t *testing.T) {
-		var full atomic.Bool
-		full.Store(true)
-		k := run(t, func(path string, data []byte) error {
-			if full.Load() {
-				return fmt.Errorf("write: %w", &fs.PathError{Op: "write", Path: path + ".1234", Err: syscall.ENOSPC})
-			}
-			return replaceFile(path, data)
-		})
-		k.keep(state("192.0.2.1"))
-		problems := k.problems(<-k.outcome)
-		if len(problems) != 1 || problems[0].Severity != mesh.Warning || problems[0].Code != "state-not-saved" || !strings.Contains(problems[0].Message, "no space left on device") || strings.Contains(problems[0].Message, "1234") {
-			t.Fatalf("problems %v", problems)
-		}
-		full.Store(false)
-		if last := <-k.outcome; last.failure != nil {
-			t.Errorf("still fails: %v", last.failure)
-		}
-	})
-	t.Run("what is on disk already is not written", func(t *testing.T) {
-		writes := make(chan []byte, 10)
-		k := run(t, func(_ string, data []byte) error { writes <- data; return nil })
-		k.keep(state("192.0.2.1"))
-		first := <-writes
-		k.keep(state("192.0.2.1"))
-		<-time.After(betweenSaves + betweenSaves/2) // until it must have been looked at
-		k.keep(state("192.0.2.2"))
-		if second := <-writes; len(writes) > 0 || bytes.Equal(first, second) {
-			t.Error("the same state was written twice")
-		}
-	})
-	t.Run("the newest state is the one that is written", func(t *testing.T) {
-		var writes atomic.Int64
-		k := newKeeper(hclog.NewNullLogger(), "files", Options{StateDir: t.TempDir()})
-		k.write = func(path string, data []byte) error { writes.Add(1); return replaceFile(path, data) }
-		var done sync.WaitGroup
-		done.Go(func() { k.run(t.Context()) })
-		for i := range 200 {
-			k.keep(state(fmt.Sprintf("192.0.2.%d", i+1)))
-		}
-		close(k.next)
-		done.Wait()
-		if got := brief(k.load()); got != "pay 192.0.2.200" || writes.Load() > 3 {
-			t.Errorf("%q was written last, of %d", got, writes.Load())
-		}
-	})
-	t.Run("what a killed process left is removed", func(t *testing.T) {
-		d := disk{t, t.TempDir()}
-		old := stateName + ".123.new"
-		d.write(old, "half")
-		d.write(stateName+".124.new", "another process is at it")
-		d.check(os.Chtimes(d.path(old), time.Time{}, time.Now().Add(-time.Hour)))
-		newKeeper(hclog.NewNullLogger(), "files", Options{StateDir: d.folder}).load()
-		left, err := filepath.Glob(d.path("*"))
-		d.check(err)
-		if len(left) != 1 || !strings.HasSuffix(left[0], ".124.new") {
-			t.Errorf("left: %q", left)
-		}
-	})
-	t.Run("nothing is kept without a folder", func(t *testing.T) {
-		k := newKeeper(hclog.NewNullLogger(), "files", Options{})
-		k.keep(k.load())
-		close(k.next)
-		k.run(t.Context())
-	})
 }

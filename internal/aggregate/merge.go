@@ -27,7 +27,8 @@ type findings struct{ problems []mesh.Problem }
 
 // Merge makes the view of all sources, given in order of precedence, and tells what it changed. Of a service that
 // several registries have, the first registry defines it; ports and endpoints of the others join where resolution,
-// port name and protocol agree, and are problems where they do not.
+// port name and protocol agree, and are problems where they do not. A definition that prefers no
+// endpoints goes by region if one that joins it does.
 func Merge(last Merged, sources []Source) (Merged, Change) {
 	next := Merged{sources: sources, conflicts: last.conflicts}
 	view := &mesh.View{}
@@ -154,6 +155,9 @@ func join(definitions []*mesh.Service) (*mesh.Service, []mesh.Problem) {
 			continue
 		}
 		s.Joined = append(append(s.Joined, o.Origin), o.Joined...)
+		if s.Distribution == mesh.AnyEndpoint && o.Distribution == mesh.PreferRegion {
+			s.Distribution = mesh.PreferRegion // else far regions had the share of near ones, which o's registry does not want
+		}
 		place := slices.Repeat([]int{-1}, len(s.Ports)) // which of o's ports each of s is
 		for i, p := range o.Ports {
 			at := slices.IndexFunc(s.Ports, func(q mesh.Port) bool { return q.Number == p.Number || q.Name == p.Name })

@@ -1,12 +1,13 @@
 package aggregate
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"github.com/meshd/meshd/internal/mesh"
@@ -112,7 +113,7 @@ func TestServicesOfTwoRegistries(t *testing.T) {
 			if !ok {
 				t.Fatal("the service is not there")
 			}
-			if d := cmp.Diff(tt.want, describe(got)); d != "" {
+			if d := gocmp.Diff(tt.want, describe(got)); d != "" {
 				t.Errorf("(-want +got):\n%s", d)
 			}
 			if len(m.View.Problems) != tt.problems {
@@ -120,6 +121,73 @@ func TestServicesOfTwoRegistries(t *testing.T) {
 			}
 			if got.Origin != first.Origin {
 				t.Errorf("its origin is %s, want %s", got.Origin, first.Origin)
+			}
+		})
+	}
+}
+
+// TestRegionsOfTwoRegistries joins definitions of datacenters that know where they are.
+func TestRegionsOfTwoRegistries(t *testing.T) {
+	define := func(registry string, d mesh.Distribution, region string, rank uint8, address, second string) *mesh.Service {
+		e := mesh.Endpoint{
+			Address: mesh.IPAddress(netip.MustParseAddr(address)), Locality: mesh.Locality{Region: region}, Rank: rank, Ports: []uint16{8080}, Weight: 1,
+		}
+		if second != "" {
+			e.Second = netip.MustParseAddr(second)
+		}
+		return mesh.Seal(mesh.Service{
+			Key: key(t, "default", "pay.mesh.internal"), Ports: []mesh.Port{http80}, Resolution: mesh.Static, Distribution: d,
+			Endpoints: []mesh.Endpoint{e}, Origin: mesh.Origin{Registry: registry},
+		})
+	}
+	file := func(d mesh.Distribution) *mesh.Service { return define("files", d, "", 0, "192.0.2.1", "") }
+	near := define("consul", mesh.PreferRegion, "dc1", 0, "192.0.2.2", "2001:db8::2")
+	far := define("other", mesh.PreferRegion, "dc2", 1, "192.0.2.3", "")
+	for _, tt := range []struct {
+		name        string
+		definitions []*mesh.Service
+		want        []string // the distribution; of each endpoint the address, the second one, the region and the rank
+	}{
+		{"two datacenters keep their regions and ranks", []*mesh.Service{near, far}, []string{
+			"by region", "192.0.2.2 2001:db8::2 dc1 0", "192.0.2.3 - dc2 1",
+		}},
+		{"whichever comes first", []*mesh.Service{far, near}, []string{
+			"by region", "192.0.2.2 2001:db8::2 dc1 0", "192.0.2.3 - dc2 1",
+		}},
+		{"a file that prefers no endpoints goes by region with them", []*mesh.Service{file(mesh.AnyEndpoint), near, far}, []string{
+			"by region", "192.0.2.1 - - 0", "192.0.2.2 2001:db8::2 dc1 0", "192.0.2.3 - dc2 1",
+		}},
+		{"a file that says what it prefers is heeded", []*mesh.Service{file(mesh.PreferClose), near}, []string{
+			"another way", "192.0.2.1 - - 0", "192.0.2.2 2001:db8::2 dc1 0",
+		}},
+		{"a datacenter is not told by a file what to prefer", []*mesh.Service{near, file(mesh.PreferClose)}, []string{
+			"by region", "192.0.2.1 - - 0", "192.0.2.2 2001:db8::2 dc1 0",
+		}},
+		{"files alone prefer what they did", []*mesh.Service{file(mesh.AnyEndpoint), file(mesh.PreferClose)}, []string{
+			"any", "192.0.2.1 - - 0", "192.0.2.1 - - 0",
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var catalogs []mesh.Catalog
+			for _, d := range tt.definitions {
+				catalogs = append(catalogs, catalog(d))
+			}
+			m, _ := Merge(Merged{}, sources(catalogs...))
+			s, ok := m.View.Services.Get(near.Key)
+			if !ok || len(m.View.Problems) > 0 {
+				t.Fatalf("%v, problems %v", ok, m.View.Problems)
+			}
+			how := map[mesh.Distribution]string{mesh.AnyEndpoint: "any", mesh.PreferRegion: "by region"}
+			got := []string{cmp.Or(how[s.Distribution], "another way")}
+			for _, e := range s.Endpoints {
+				second := "-"
+				if e.Second.IsValid() {
+					second = e.Second.String()
+				}
+				got = append(got, fmt.Sprint(e.Address, " ", second, " ", cmp.Or(e.Locality.Region, "-"), " ", e.Rank))
+			}
+			if d := gocmp.Diff(tt.want, got); d != "" {
+				t.Errorf("(-want +got):\n%s", d)
 			}
 		})
 	}
@@ -141,7 +209,7 @@ func TestUnchangedServicesKeepTheirPointers(t *testing.T) {
 	if got, _ := first.View.Services.Get(a.Key); got != a {
 		t.Error("a service of one registry is not the registry's own")
 	}
-	if d := cmp.Diff([]mesh.Key{a.Key}, change.Altered, cmp.Comparer(func(a, b mesh.Key) bool { return a == b })); d != "" {
+	if d := gocmp.Diff([]mesh.Key{a.Key}, change.Altered, gocmp.Comparer(func(a, b mesh.Key) bool { return a == b })); d != "" {
 		t.Errorf("altered (-want +got):\n%s", d)
 	}
 	if !change.EndpointsOnly {
@@ -176,7 +244,7 @@ func TestMergeByStepsIsMergeAtOnce(t *testing.T) {
 			}
 			next, change := Merge(last, sources(catalogs...))
 			scratch, _ := Merge(Merged{}, sources(catalogs...))
-			if d := cmp.Diff(tenancies(scratch.View), tenancies(next.View)); d != "" {
+			if d := gocmp.Diff(tenancies(scratch.View), tenancies(next.View)); d != "" {
 				t.Fatalf("tenancies (-at once +by steps):\n%s", d)
 			}
 			if next.View.Digest != scratch.View.Digest || !slices.Equal(next.View.Problems, scratch.View.Problems) {
@@ -189,7 +257,7 @@ func TestMergeByStepsIsMergeAtOnce(t *testing.T) {
 			for s := range next.View.Services.Values() {
 				got = append(got, describe(s))
 			}
-			if d := cmp.Diff(want, got); d != "" {
+			if d := gocmp.Diff(want, got); d != "" {
 				t.Fatalf("(-at once +by steps):\n%s", d)
 			}
 			changed := len(change.Added)+len(change.Altered)+len(change.Removed) > 0

@@ -36,11 +36,19 @@ func addressesOf(s *mesh.Service, scope Scope) []netip.Prefix {
 	}
 	var out []netip.Prefix
 	for _, a := range all {
-		if scope.Family == Dual || a.Is4() == (scope.Family == IPv4) {
+		if scope.Family.has(a) {
 			out = append(out, netip.PrefixFrom(a, a.BitLen()))
 		}
 	}
 	return out
+}
+
+// addressFor is where nodes of a family reach an endpoint: at its second address if the first is one that they have no like of.
+func addressFor(f Family, e *mesh.Endpoint) mesh.Address {
+	if ip, ok := e.Address.IP(); ok && !f.has(ip) && e.Second.IsValid() && f.has(e.Second) {
+		return mesh.IPAddress(e.Second)
+	}
+	return e.Address
 }
 
 // ownAddresses are the addresses of a service that nobody has given one: in 240.0.0.0/5, which is routed nowhere, and in

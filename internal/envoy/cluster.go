@@ -40,7 +40,7 @@ func clusterName(s *mesh.Service, port uint16) Name {
 // sameClusters tells whether nodes of two scopes are given the same clusters and endpoints of a service.
 func sameClusters(s *mesh.Service, a, b Scope) bool {
 	return a.Kind == b.Kind && a.Family == b.Family && (a.Capture == b.Capture || s.Resolution != mesh.ResolutionNone) &&
-		(a.Locality == b.Locality || s.Distribution == mesh.AnyEndpoint)
+		heeded(s.Distribution, a.Locality) == heeded(s.Distribution, b.Locality)
 }
 
 // serviceResources are a service's clusters and the load assignments of those that have one.
@@ -236,31 +236,32 @@ func assignment(s *mesh.Service, port int, scope Scope) *endpointv3.ClusterLoadA
 	}
 	seen := map[place]*wrapperspb.UInt32Value{}
 	var group *endpointv3.LocalityLbEndpoints
-	var at mesh.Locality
+	var at mesh.Locality // of group
 	scale := weightScale(s.Endpoints)
 	for i := range s.Endpoints {
 		e := &s.Endpoints[i]
-		p := e.Ports[port]
-		if p == 0 || !resolvable(s, e.Address) {
+		here := place{addressFor(scope.Family, e), e.Ports[port]}
+		if here.port == 0 || !resolvable(s, here.address) {
 			continue
 		}
 		weight := uint32(max(1, uint64(e.Weight)/scale))
-		if w := seen[place{e.Address, p}]; w != nil {
+		if w := seen[here]; w != nil {
 			w.Value += weight
 			continue
 		}
-		if group == nil || e.Locality != at {
+		far := distance(s.Distribution, scope.Locality, e)
+		if group == nil || e.Locality != at || far != group.Priority {
 			at = e.Locality
 			group = &endpointv3.LocalityLbEndpoints{
 				Locality: &corev3.Locality{Region: at.Region, Zone: at.Zone, SubZone: at.SubZone},
-				Priority: distance(s.Distribution, scope.Locality, at),
+				Priority: far,
 			}
 			a.Endpoints = append(a.Endpoints, group)
 		}
 		w := wrapperspb.UInt32(weight)
-		seen[place{e.Address, p}] = w
+		seen[here] = w
 		group.LbEndpoints = append(group.LbEndpoints, &endpointv3.LbEndpoint{
-			HostIdentifier:      &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: endpointAddress(e.Address, p)}},
+			HostIdentifier:      &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: endpointAddress(here.address, here.port)}},
 			HealthStatus:        healthStatus[e.Health],
 			LoadBalancingWeight: w,
 		})
@@ -312,12 +313,16 @@ func endpointAddress(a mesh.Address, port uint16) *corev3.Address {
 	return socketAddress(a.String(), port)
 }
 
-// distance is the priority of endpoints at a locality for a node at from: 0 the nearest.
-func distance(d mesh.Distribution, from, at mesh.Locality) uint32 {
+// distance is the priority of an endpoint for a node at from: 0 the nearest.
+func distance(d mesh.Distribution, from mesh.Locality, e *mesh.Endpoint) uint32 {
+	at := e.Locality
+	sameRegion := from.Region == at.Region && from.Region != ""
 	switch {
-	case d == mesh.AnyEndpoint:
+	case d == mesh.AnyEndpoint || d == mesh.PreferRegion && sameRegion:
 		return 0
-	case from.Region != at.Region || from.Region == "":
+	case d == mesh.PreferRegion:
+		return 1 + uint32(e.Rank)
+	case !sameRegion:
 		return 3
 	case from.Zone != at.Zone:
 		return 2
@@ -325,6 +330,19 @@ func distance(d mesh.Distribution, from, at mesh.Locality) uint32 {
 		return 1
 	}
 	return 0
+}
+
+// heeded is what counts of a node's locality in a [distance].
+func heeded(d mesh.Distribution, from mesh.Locality) mesh.Locality {
+	switch d {
+	case mesh.PreferRegion:
+		return mesh.Locality{Region: from.Region}
+	case mesh.PreferClose:
+		return mesh.Locality{Region: from.Region, Zone: from.Zone}
+	case mesh.PreferSameNode:
+		return from
+	}
+	return mesh.Locality{}
 }
 
 // closeGaps renumbers priorities so that they begin at 0 and none is left out.

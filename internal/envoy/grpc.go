@@ -130,7 +130,6 @@ func grpcCluster(s *mesh.Service, port int, scope Scope) (c *clusterv3.Cluster, 
 // and have an IP address; weights only between localities, not within one; none that is degraded (A27). So each locality is
 // divided into parts of one weight, and what is degraded comes after all that is not, as Envoy has it.
 func grpcAssignment(s *mesh.Service, port int, scope Scope) *endpointv3.ClusterLoadAssignment {
-	const afterAll = 3 // distances are less
 	type class struct {
 		weight   uint32
 		priority uint32
@@ -140,6 +139,7 @@ func grpcAssignment(s *mesh.Service, port int, scope Scope) *endpointv3.ClusterL
 		priority              uint32
 	}
 	a := assignment(s, port, scope)
+	afterAll := uint32(len(a.Endpoints)) // priorities have no gaps, so that all are less
 	var parts []*endpointv3.LocalityLbEndpoints
 	taken := map[place]bool{}
 	named := func(l *corev3.Locality, c class) *corev3.Locality {

@@ -58,6 +58,16 @@ func TestGRPCAssignment(t *testing.T) {
 			nearest:   mesh.PreferClose,
 			want:      []string{"1 eu 1: 192.0.2.1", "0 us 1: 192.0.2.2"},
 		},
+		"what is degraded comes after all else, however near": {
+			endpoints: []mesh.Endpoint{
+				at("192.0.2.1", 1, "eu/1", mesh.Degraded), at("192.0.2.2", 1, "eu/1", 0), at("192.0.2.3", 1, "eu/1/b", 0),
+				at("192.0.2.4", 1, "eu/1/c", mesh.Degraded), at("192.0.2.5", 1, "eu/2", 0), at("192.0.2.6", 1, "us", 0),
+			},
+			nearest: mesh.PreferSameNode,
+			want: []string{
+				"4 eu/1 1: 192.0.2.1", "0 eu/1 1: 192.0.2.2", "1 eu/1/b 1: 192.0.2.3", "5 eu/1/c 1: 192.0.2.4", "2 eu/2 1: 192.0.2.5", "3 us 1: 192.0.2.6",
+			},
+		},
 		"what is degraded is all there is": {
 			endpoints: []mesh.Endpoint{at("192.0.2.1", 1, "eu", mesh.Degraded)},
 			want:      []string{"0 eu 1: 192.0.2.1"},

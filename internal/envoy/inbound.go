@@ -79,7 +79,8 @@ func doors(own []*mesh.Service, scope Scope) []door {
 	for _, s := range own {
 		for i := range s.Endpoints {
 			e := &s.Endpoints[i]
-			if ip, ok := e.Address.IP(); !ok || !slices.Contains(addresses, ip) {
+			ip, _ := e.Address.IP()
+			if !slices.Contains(addresses, ip) && !slices.Contains(addresses, e.Second) {
 				continue
 			}
 			for n, p := range s.Ports {

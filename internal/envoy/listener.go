@@ -220,7 +220,7 @@ func (b *portBuilder) addTCP(s *mesh.Service, p mesh.Port, protocol mesh.Protoco
 	addresses := addressesOf(s, b.scope)
 	binds := plainAddresses(addresses)
 	if s.Resolution == mesh.ResolutionNone && len(s.Addresses) == 0 {
-		binds = endpointAddresses(s)
+		binds = endpointAddresses(s, b.scope.Family)
 	}
 	for _, bind := range binds {
 		if protocol == mesh.Sniffed {
@@ -358,11 +358,20 @@ func (b *portBuilder) refuse(s *mesh.Service, p mesh.Port, code, message string)
 	b.problems = append(b.problems, mesh.Problem{Severity: mesh.Warning, Code: code, Origin: origin, Services: s.Key.String(), Message: message})
 }
 
-func endpointAddresses(s *mesh.Service) []netip.Addr {
+// endpointAddresses are the addresses of a service's endpoints that applications on nodes of a family may dial.
+func endpointAddresses(s *mesh.Service, f Family) []netip.Addr {
 	var out []netip.Addr
-	for _, e := range s.Endpoints {
-		if ip, ok := e.Address.IP(); ok && !slices.Contains(out, ip) {
+	add := func(ip netip.Addr) {
+		if ip.IsValid() && !slices.Contains(out, ip) {
 			out = append(out, ip)
+		}
+	}
+	for i := range s.Endpoints {
+		e := &s.Endpoints[i]
+		ip, _ := addressFor(f, e).IP()
+		add(ip)
+		if f == Dual {
+			add(e.Second)
 		}
 	}
 	return out

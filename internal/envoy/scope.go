@@ -42,6 +42,9 @@ const (
 	Dual
 )
 
+// has tells whether nodes of the family have addresses like this one.
+func (f Family) has(ip netip.Addr) bool { return f == Dual || ip.Is4() == (f == IPv4) }
+
 func (f Family) String() string { return [...]string{"ipv4", "ipv6", "dual"}[f] }
 
 // MarshalText writes the name.

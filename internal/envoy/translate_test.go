@@ -32,7 +32,7 @@ func drawService(t *rapid.T) *mesh.Service {
 			Namespace: rapid.SampledFrom([]string{"default", "alpha"}).Draw(t, "namespace"),
 		},
 		Resolution:   mesh.Resolution(rapid.IntRange(0, int(mesh.DynamicDNS)).Draw(t, "resolution")),
-		Distribution: mesh.Distribution(rapid.IntRange(0, 1).Draw(t, "distribution")),
+		Distribution: mesh.Distribution(rapid.IntRange(0, int(mesh.PreferRegion)).Draw(t, "distribution")),
 		Export:       rapid.SampledFrom([]mesh.Visibility{{All: true}, {Namespaces: []string{"default"}}, {}}).Draw(t, "export"),
 		Origin:       mesh.Origin{Registry: "files", Source: rapid.SampledFrom([]string{"x.yaml", "y.yaml"}).Draw(t, "source")},
 	}
@@ -57,6 +57,8 @@ func drawService(t *rapid.T) *mesh.Service {
 			}).Draw(t, "address"),
 			Weight:   rapid.SampledFrom([]uint32{1, 5, 1<<32 - 1}).Draw(t, "weight"),
 			Locality: rapid.SampledFrom([]mesh.Locality{{}, {Region: "eu"}, {Region: "eu", Zone: "1"}, {Region: "us"}}).Draw(t, "locality"),
+			Second:   rapid.SampledFrom([]netip.Addr{{}, netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("2001:db8::2")}).Draw(t, "second"),
+			Rank:     rapid.SampledFrom([]uint8{0, 1, 255}).Draw(t, "rank"),
 			Health:   mesh.Health(rapid.IntRange(0, int(mesh.Unhealthy)).Draw(t, "health")),
 		}
 		for range s.Ports {
@@ -75,6 +77,8 @@ var scopes = []Scope{
 	{Namespace: "alpha", Capture: Redirect, Family: Dual, Domain: "default.svc.mesh.internal"},
 	{Namespace: "alpha", Capture: Redirect, Family: Dual, Domain: "default.svc.mesh.internal", Addresses: "192.0.2.1,2001:db8::1"},
 	{Namespace: "default", Capture: Redirect, Addresses: "192.0.2.2"},
+	{Namespace: "default", Capture: Redirect, Locality: mesh.Locality{Region: "eu", Zone: "2"}},
+	{Namespace: "default", Capture: Redirect, Family: IPv6, Addresses: "2001:db8::2"},
 	{Kind: GRPC, Namespace: "default", Capture: None, Locality: mesh.Locality{Region: "eu", Zone: "1"}},
 	{Kind: GRPC, Namespace: "alpha", Capture: None},
 }

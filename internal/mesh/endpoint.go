@@ -93,11 +93,14 @@ func (h Health) MarshalText() ([]byte, error) { return []byte(h.String()), nil }
 // Endpoint is one instance of a service.
 type Endpoint struct {
 	Address Address
+	// Second is an address of the other IP family, for nodes that have that one alone. The zero Addr is none.
+	Second netip.Addr
 	// Ports are the ports that the endpoint listens on, in the order of the service's ports; 0 where it does not
 	// serve that port. For a Unix socket any other number means that it does.
 	Ports          []uint16
 	Weight         uint32 // a share of the traffic relative to the others, from 1
 	Locality       Locality
+	Rank           uint8 // with [PreferRegion]: endpoints of a higher one are for when those of lower ones do not suffice
 	Network        string
 	Labels         map[string]string
 	ServiceAccount string
@@ -124,5 +127,5 @@ func Rearrange(ports []uint16, place []int) []uint16 {
 
 // compare is a total order on what digests hold.
 func (e *Endpoint) compare(o *Endpoint) int {
-	return cmp.Or(e.Locality.Compare(o.Locality), e.Address.Compare(o.Address))
+	return cmp.Or(e.Locality.Compare(o.Locality), cmp.Compare(e.Rank, o.Rank), e.Address.Compare(o.Address))
 }

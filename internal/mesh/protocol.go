@@ -95,11 +95,13 @@ func (l Location) MarshalText() ([]byte, error) { return []byte(l.String()), nil
 type Distribution uint8
 
 // The traffic distributions. PreferClose goes by region and zone, PreferSameNode by the sub-zone as well: a machine that is
-// to be told from its neighbours has one of its own.
+// to be told from its neighbours has one of its own. PreferRegion, which no annotation says, goes by the region, and where
+// that of the node has no endpoints or is not known by their rank.
 const (
 	AnyEndpoint Distribution = iota
 	PreferClose
 	PreferSameNode
+	PreferRegion
 )
 
 // ConnectStrategy is how a DNS service's addresses are tried, after Istio's annotation istio.io/connect-strategy.

@@ -69,7 +69,7 @@ type Service struct {
 	Allocation      Allocation
 	Resolution      Resolution
 	Location        Location
-	Endpoints       []Endpoint // sorted by locality and address
+	Endpoints       []Endpoint // sorted by locality, rank and address
 	SubjectAltNames []string
 	Export          Visibility
 	Labels          map[string]string
@@ -224,6 +224,8 @@ func (w *digester) frame(s *Service) {
 
 func (w *digester) endpoint(e *Endpoint) {
 	w.text(e.Address.String())
+	w.text(e.Second.String())
+	w.number(uint64(e.Rank))
 	w.number(uint64(len(e.Ports)))
 	for _, p := range e.Ports {
 		w.number(uint64(p))

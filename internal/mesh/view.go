@@ -60,6 +60,9 @@ func (s *Service) tenancies() map[Tenancy]bool {
 		if ip, ok := s.Endpoints[i].Address.IP(); ok {
 			all[Tenancy{ip, s.Key}] = true
 		}
+		if ip := s.Endpoints[i].Second; ip.IsValid() {
+			all[Tenancy{ip, s.Key}] = true
+		}
 	}
 	return all
 }

@@ -50,10 +50,10 @@ const (
 
 // Test runs the contract. Each part opens a fixture of its own, with an empty source.
 func Test(t *testing.T, open func(t *testing.T) Fixture) {
-	alpha := Service{"alpha.mesh.internal", 8080, []string{"192.0.2.1"}}
-	bravo := Service{"bravo.mesh.internal", 8080, []string{"192.0.2.2", "192.0.2.3"}}
-	charlie := Service{"charlie.mesh.internal", 9090, []string{"192.0.2.4"}}
-	moved := Service{"bravo.mesh.internal", 8080, []string{"192.0.2.9"}}
+	alpha := Service{"alpha.service.mesh.internal", 8080, []string{"192.0.2.1"}}
+	bravo := Service{"bravo.service.mesh.internal", 8080, []string{"192.0.2.2", "192.0.2.3"}}
+	charlie := Service{"charlie.service.mesh.internal", 9090, []string{"192.0.2.4"}}
+	moved := Service{"bravo.service.mesh.internal", 8080, []string{"192.0.2.9"}}
 
 	for _, part := range []struct {
 		name string

@@ -1,0 +1,230 @@
+package consulreg
+
+import (
+	"cmp"
+	"context"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/meshd/meshd/internal/keep"
+	"github.com/meshd/meshd/internal/mesh"
+	"github.com/meshd/meshd/internal/pmap"
+)
+
+const (
+	// trouble is for how long after a failure answers are suspect.
+	trouble = time.Minute
+	// sweepPause is the least time from one sweep to the next, where sweeps follow each change of the list of services.
+	sweepPause = 2 * time.Second
+	// notable is how long a failure must last to be told.
+	notable = time.Second
+	// readers is how many reads are made at one time, and standing how many connections are kept for blocking queries.
+	readers  = 8
+	standing = 3
+)
+
+// mirror is what is known of a datacenter. One goroutine owns it; others ask Consul for it and hand it answers.
+type mirror struct {
+	log     hclog.Logger
+	name    string
+	o       Options
+	link    *link
+	keeper  *keep.Keeper
+	group   *sync.WaitGroup
+	answers chan answer
+
+	directory *directory
+	pages     pmap.Map[serviceName, *page]
+	outcomes  map[string]outcome
+	claims    map[mesh.Key]map[string]*mesh.Service // by the names of Consul's services that have it
+	contested map[mesh.Key]bool                     // which have several
+	services  mesh.Services
+	complaint map[string]bool // services whose outcome has problems
+
+	queue       *queue
+	doubted     map[string]bool      // services with a doubt
+	refused     map[string]time.Time // those, and the list under "", that a consistent read did not confirm
+	failures    map[string]*failing  // by what fails
+	troubledAt  time.Time
+	sickness    map[string]sick // by state; nil: not known
+	recoveries  map[recovery]time.Time
+	sweepAt     time.Time // of the next full comparison
+	sweptAt     time.Time
+	synced      bool
+	located     bool // whether it is known how far the datacenter is
+	byWatches   bool // whether services are watched one by one
+	attended    map[string]attendance
+	attendances int
+	stopStates  context.CancelFunc // nil: the checks are not watched
+	watches     map[string]*mesh.Watch
+
+	published mesh.Catalog
+	spoken    bool // whether anything has been published
+}
+
+// serviceName is the name of one of Consul's services.
+type serviceName string
+
+// Compare orders names.
+func (n serviceName) Compare(o serviceName) int { return cmp.Compare(n, o) }
+
+// failing is something that fails.
+type failing struct {
+	code, message string
+	since         time.Time
+	told          bool
+}
+
+// recovery is an instance that has got well, and waits until that is believed.
+type recovery struct {
+	service string
+	key
+}
+
+// attendance is a watch of one service.
+type attendance struct {
+	number int
+	stop   context.CancelFunc
+}
+
+func newMirror(log hclog.Logger, name string, o Options, l *link, k *keep.Keeper, group *sync.WaitGroup) *mirror {
+	m := &mirror{
+		log: log, name: name, o: o, link: l, keeper: k, group: group, answers: make(chan answer, 64),
+		directory: &directory{}, outcomes: map[string]outcome{}, claims: map[mesh.Key]map[string]*mesh.Service{},
+		contested: map[mesh.Key]bool{}, complaint: map[string]bool{}, queue: newQueue(), doubted: map[string]bool{},
+		refused: map[string]time.Time{}, failures: map[string]*failing{}, recoveries: map[recovery]time.Time{},
+		attended: map[string]attendance{}, watches: map[string]*mesh.Watch{},
+		troubledAt: time.Now(), // what comes first comes soon after being connected to
+	}
+	m.located = o.Rules.Distance != AnyDistance
+	if o.Link.Datacenter == "" && !m.located {
+		m.o.Rules.Distance, m.located = Near, true
+	}
+	def(&m.o.Rules.Datacenter, o.Link.Datacenter)
+	return m
+}
+
+// run owns the mirror until ctx ends.
+func (m *mirror) run(ctx context.Context, publish func(mesh.Catalog), releases <-chan chan int, show func(mesh.Standing)) {
+	jobs := make(chan job)
+	for range min(readers, m.o.Connections-standing) {
+		m.group.Go(func() {
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case j := <-jobs:
+					hand(ctx, m.answers, m.link.read(ctx, j))
+				}
+			}
+		})
+	}
+	m.group.Go(func() { m.link.follow(ctx, answer{watch: 1}, servicesPath, m.answers) })
+	if !m.located {
+		m.queue.add(job{of: ofHome}, true)
+	}
+	for {
+		now := time.Now()
+		m.tick(now)
+		m.publish(publish)
+		show(m.standing())
+		var out chan job
+		next, ok := m.queue.next(now)
+		if ok {
+			out = jobs
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case out <- next:
+			m.queue.begun(next)
+		case a := <-m.answers:
+			m.take(ctx, a)
+			for range len(m.answers) { // those that have come together are published together
+				m.take(ctx, <-m.answers)
+			}
+		case <-time.After(m.untilDue(now)):
+		case <-m.keeper.Changed():
+		case done := <-releases:
+			done <- m.release(ctx)
+		}
+	}
+}
+
+// untilDue is how long nothing is to be done by itself.
+func (m *mirror) untilDue(now time.Time) time.Duration {
+	first := now.Add(time.Hour)
+	soonest := func(t time.Time) {
+		if !t.IsZero() && t.Before(first) {
+			first = t
+		}
+	}
+	soonest(m.queue.due())
+	soonest(m.sweepAt)
+	for _, f := range m.failures {
+		if !f.told {
+			soonest(f.since.Add(notable))
+		}
+	}
+	for name := range m.doubted {
+		if p, _ := m.pages.Get(serviceName(name)); p.doubt != nil && !p.doubt.merged {
+			soonest(p.doubt.since.Add(patience))
+		}
+	}
+	for _, t := range m.recoveries {
+		soonest(t)
+	}
+	return max(0, first.Sub(now))
+}
+
+// tick does what is due by time alone.
+func (m *mirror) tick(now time.Time) {
+	if !m.sweepAt.IsZero() && !now.Before(m.sweepAt) {
+		m.sweep(now)
+	}
+	for name := range m.doubted {
+		p, _ := m.pages.Get(serviceName(name))
+		if d := p.doubt; d != nil && !d.merged && !now.Before(d.since.Add(patience)) {
+			m.turn(name, p, p.merge(), now)
+		}
+	}
+	for r, t := range m.recoveries {
+		if !now.Before(t) {
+			delete(m.recoveries, r)
+			m.translate(r.service)
+		}
+	}
+	for what, f := range m.failures {
+		if !f.told && !now.Before(f.since.Add(notable)) {
+			f.told = true
+			m.log.Warn("Consul fails; what was known is served on", "asked-for", what, "address", m.link.address(), "error", f.message)
+		}
+	}
+}
+
+// sweep compares everything.
+func (m *mirror) sweep(now time.Time) {
+	m.sweptAt = now
+	// The next one comes by itself, and not for all daemons at the same time.
+	m.sweepAt = now.Add(jitter(m.o.Sweep))
+	for name, tags := range m.directory.names {
+		if m.o.Rules.wanted(name, tags) {
+			m.want(name, false)
+		}
+	}
+}
+
+// want asks for a read of a service. One of which nothing is known is read with care while Consul is in trouble.
+func (m *mirror) want(name string, urgent bool) {
+	j := job{of: ofInstances, name: name}
+	if p, ok := m.pages.Get(serviceName(name)); ok {
+		j.known = p.index
+	} else {
+		j.consistent = m.troubled(time.Now())
+	}
+	m.queue.add(j, urgent)
+}
+
+func (m *mirror) troubled(now time.Time) bool { return now.Before(m.troubledAt.Add(trouble)) }

@@ -1,0 +1,439 @@
+package consulreg
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/meshd/meshd/internal/mesh"
+)
+
+// take takes in an answer.
+func (m *mirror) take(ctx context.Context, a answer) {
+	if a.watch == 0 {
+		m.queue.ended(a.job, a.err != nil, a.at)
+	}
+	m.note(&a)
+	switch a.job.of {
+	case ofServices:
+		m.takeServices(ctx, &a)
+	case ofInstances:
+		m.takeInstances(ctx, &a)
+	case ofSick:
+		m.takeSick(&a)
+	case ofHome:
+		if a.err == nil {
+			m.locate(a.home)
+		}
+	}
+}
+
+// The names under which failures and watches are shown.
+const (
+	listWatch = "services"
+	readWatch = "instances"
+	homeRead  = "agent"
+)
+
+func (a *answer) shownAs() string {
+	switch a.job.of {
+	case ofServices:
+		return listWatch
+	case ofInstances:
+		return readWatch
+	case ofHome:
+		return homeRead
+	}
+	return "checks " + a.state
+}
+
+// note keeps what an answer says of how Consul is.
+func (m *mirror) note(a *answer) {
+	what := a.shownAs()
+	w := m.watches[what]
+	if w == nil {
+		w = &mesh.Watch{Query: what, Count: 1}
+		m.watches[what] = w
+	}
+	f := m.failures[what]
+	if a.err != nil {
+		m.troubledAt = a.at
+		code, message := m.link.failure(a.err)
+		switch {
+		case f == nil:
+			f = &failing{since: a.at}
+			m.failures[what] = f
+			w.Failed = a.at
+		case f.code == code && f.message == message:
+			return
+		}
+		f.code, f.message, w.Error = code, message, message
+		return
+	}
+	if f != nil {
+		if f.told {
+			m.log.Info("Consul answers again", "asked-for", what, "address", m.link.address())
+		}
+		delete(m.failures, what)
+		w.Error, w.Failed = "", time.Time{}
+	}
+	w.Answered, w.Transport = a.at, a.reply.transport
+	if a.job.of != ofInstances {
+		w.Index = a.reply.index
+	}
+}
+
+// locate says in which datacenter the agent is.
+func (m *mirror) locate(home string) {
+	m.located = true
+	m.o.Rules.Distance = Near
+	if home == "" {
+		m.log.Warn("the token may not read the agent, so that it is not known whether the datacenter is its own; taken for near", "datacenter", m.o.Link.Datacenter)
+	} else if home != m.o.Link.Datacenter {
+		m.o.Rules.Distance = Far
+	}
+	for name := range m.pages.All() {
+		m.translate(string(name))
+	}
+}
+
+func (m *mirror) takeServices(ctx context.Context, a *answer) {
+	if a.err != nil {
+		if a.watch == 0 {
+			m.refuse("", a.at)
+		}
+		return
+	}
+	if a.watch != 0 {
+		m.choose(ctx, a.reply.transport)
+	}
+	if a.unchanged {
+		return
+	}
+	was := m.directory
+	next, confirm := m.o.Guard.look(was, listing{
+		names: a.names, index: a.reply.index, filtered: a.reply.filtered,
+		consistent: a.job.consistent, troubled: m.troubled(a.at), at: a.at,
+	})
+	m.directory = next
+	switch {
+	case confirm && a.job.consistent:
+		m.refuse("", a.at)
+		// It failed in what it says; the next try comes after a pause like any other.
+		m.queue.add(job{of: ofServices, consistent: true}, false)
+		m.queue.delay(ofServices, "", a.at)
+	case confirm:
+		m.queue.add(job{of: ofServices, consistent: true}, true)
+	default:
+		delete(m.refused, "")
+	}
+	if next == was {
+		return
+	}
+	for name, tags := range next.names {
+		before, known := was.names[name]
+		_, read := m.pages.Get(serviceName(name))
+		if m.o.Rules.wanted(name, tags) && (!read || known && !slices.Equal(before, tags)) || read && known && !slices.Equal(before, tags) {
+			m.want(name, true)
+		}
+	}
+	if next.doubt == nil {
+		for name := range m.pages.All() {
+			if _, there := next.names[string(name)]; !there {
+				m.forget(string(name))
+			}
+		}
+		for name := range was.names {
+			if _, there := next.names[name]; !there {
+				m.queue.drop(ofInstances, name)
+			}
+		}
+	}
+	if !m.byWatches && a.watch != 0 && a.reply.index != a.job.known && was.names != nil {
+		// Something has changed, perhaps of a service whose tags have not.
+		m.sweepAt = earliest(m.sweepAt, m.sweptAt.Add(sweepPause))
+	}
+	if m.sweepAt.IsZero() {
+		m.sweepAt = a.at.Add(jitter(m.o.Sweep))
+	}
+	m.choose(ctx, a.reply.transport)
+}
+
+// refuse notes that a consistent read has not confirmed an answer.
+func (m *mirror) refuse(name string, now time.Time) {
+	doubted := m.doubted[name]
+	if name == "" {
+		doubted = m.directory.doubt != nil
+	}
+	if _, known := m.refused[name]; doubted && !known {
+		m.refused[name] = now
+	}
+}
+
+func (m *mirror) takeInstances(ctx context.Context, a *answer) {
+	name := a.job.name
+	if at, ok := m.attended[name]; a.watch != 0 {
+		if !ok || at.number != a.watch {
+			return // it was given up
+		}
+		if a.outOfOrder() {
+			delete(m.attended, name)
+			m.want(name, true)
+		}
+	}
+	if a.err != nil {
+		if a.job.consistent {
+			m.refuse(name, a.at)
+		}
+		return
+	}
+	if _, listed := m.directory.names[name]; !listed {
+		return
+	}
+	was, known := m.pages.Get(serviceName(name))
+	if !known {
+		was = &page{}
+	}
+	if !a.unchanged {
+		next, confirm := m.o.Guard.judge(was, sighting{
+			instances: a.instances, index: a.reply.index, filtered: a.reply.filtered, contact: a.reply.contact,
+			consistent: a.job.consistent, troubled: m.troubled(a.at), at: a.at,
+		})
+		m.turn(name, was, next, a.at)
+		switch {
+		case confirm && a.job.consistent:
+			m.refuse(name, a.at)
+			m.queue.add(job{of: ofInstances, name: name, consistent: true}, false)
+			m.queue.delay(ofInstances, name, a.at)
+		case confirm:
+			m.queue.add(job{of: ofInstances, name: name, consistent: true}, true)
+		}
+	}
+	m.attend(ctx, name)
+}
+
+// turn makes a page of a service the one that is believed.
+func (m *mirror) turn(name string, was, next *page, now time.Time) {
+	m.pages = m.pages.With(serviceName(name), next)
+	if next.doubt != nil {
+		m.doubted[name] = true
+	} else {
+		delete(m.doubted, name)
+		delete(m.refused, name)
+	}
+	if m.o.Rules.Datacenter == "" && len(next.instances) > 0 {
+		m.o.Rules.Datacenter = next.instances[0].Datacenter
+	}
+	if !sameInstances(was.instances, next.instances) {
+		m.watchRecoveries(name, was.instances, next.instances, now)
+		m.translate(name)
+	}
+}
+
+// forget drops a service.
+func (m *mirror) forget(name string) {
+	m.pages = m.pages.Without(serviceName(name))
+	m.queue.drop(ofInstances, name)
+	delete(m.doubted, name)
+	delete(m.refused, name)
+	if at, ok := m.attended[name]; ok {
+		at.stop()
+		delete(m.attended, name)
+	}
+	for r := range m.recoveries {
+		if r.service == name {
+			delete(m.recoveries, r)
+		}
+	}
+	m.put(name, outcome{})
+	delete(m.outcomes, name)
+}
+
+// release believes all that is doubted, and returns how many instances go by that.
+func (m *mirror) release(ctx context.Context) (gone int) {
+	now := time.Now()
+	for name := range maps.Clone(m.doubted) {
+		p, _ := m.pages.Get(serviceName(name))
+		gone += p.lost()
+		m.turn(name, p, p.release(), now)
+		m.queue.drop(ofInstances, name)
+		m.attend(ctx, name)
+	}
+	if d := m.directory.doubt; d != nil {
+		for name := range m.directory.names {
+			if _, there := d.names[name]; !there {
+				if p, ok := m.pages.Get(serviceName(name)); ok {
+					gone += len(p.instances)
+					m.forget(name)
+				}
+			}
+		}
+		m.directory = &directory{names: d.names, index: d.index, filtered: d.filtered}
+		m.queue.drop(ofServices, "")
+		delete(m.refused, "")
+	}
+	m.log.Warn("released what was held, as told", "instances", gone)
+	return gone
+}
+
+// watchRecoveries notes the instances that have got well, if that is to be believed only after a time.
+func (m *mirror) watchRecoveries(name string, was, is []*instance, now time.Time) {
+	if m.o.Damping == 0 {
+		return
+	}
+	for _, i := range is {
+		r := recovery{name, i.key()}
+		_, waits := m.recoveries[r]
+		at, there := slices.BinarySearchFunc(was, i, (*instance).compare)
+		switch {
+		case i.Status >= critical:
+			delete(m.recoveries, r)
+		case there && was[at].Status >= critical && !waits:
+			m.recoveries[r] = now.Add(m.o.Damping)
+		}
+	}
+}
+
+// translate makes mesh services of what is believed of one of Consul's.
+func (m *mirror) translate(name string) {
+	p, ok := m.pages.Get(serviceName(name))
+	if !ok || !m.located {
+		return
+	}
+	instances := p.instances
+	for r := range m.recoveries {
+		if r.service != name {
+			continue
+		}
+		if n := slices.IndexFunc(instances, func(i *instance) bool { return i.key() == r.key }); n >= 0 {
+			if &instances[0] == &p.instances[0] {
+				instances = slices.Clone(instances)
+			}
+			damped := *instances[n]
+			damped.Status = critical
+			instances[n] = &damped
+		}
+	}
+	m.put(name, m.o.Rules.translate(m.name, name, instances))
+}
+
+// put makes an outcome that of a service, with all that follows for the hosts it has.
+func (m *mirror) put(name string, next outcome) {
+	last := m.outcomes[name]
+	m.outcomes[name] = next
+	if len(next.problems) > 0 {
+		m.complaint[name] = true
+	} else {
+		delete(m.complaint, name)
+	}
+	touched := map[mesh.Key]bool{}
+	for _, s := range last.services {
+		touched[s.Key] = true
+		delete(m.claims[s.Key], name)
+	}
+	for _, s := range next.services {
+		touched[s.Key] = true
+		if m.claims[s.Key] == nil {
+			m.claims[s.Key] = map[string]*mesh.Service{}
+		}
+		m.claims[s.Key][name] = s
+	}
+	for k := range touched {
+		claims := m.claims[k]
+		if len(claims) > 1 {
+			m.contested[k] = true
+		} else {
+			delete(m.contested, k)
+		}
+		if len(claims) == 0 {
+			delete(m.claims, k)
+			m.services = m.services.Without(k)
+			continue
+		}
+		is := claims[slices.Min(slices.Collect(maps.Keys(claims)))]
+		if was, ok := m.services.Get(k); !ok || !was.Identical(is) {
+			m.services = m.services.With(k, is)
+		}
+	}
+}
+
+// takeSick reads the services whose instances are not as well, or as sick, as their checks say.
+func (m *mirror) takeSick(a *answer) {
+	if m.stopStates == nil || a.err != nil || a.unchanged {
+		return
+	}
+	if was, known := m.sickness[a.state]; known && maps.Equal(was, a.sick) {
+		return
+	}
+	m.sickness[a.state] = a.sick
+	if len(m.sickness) < len(states) {
+		return
+	}
+	all := slices.Collect(maps.Values(m.sickness))
+	for name, p := range m.pages.All() {
+		if p.doubt == nil && slices.ContainsFunc(p.instances, func(i *instance) bool { return diagnose(i, all...) != i.Status }) {
+			m.want(string(name), true)
+		}
+	}
+}
+
+// states are those of checks that are watched together where services are not watched one by one.
+var states = []string{"critical", "warning"}
+
+// choose chooses how to keep up: one watch for each service if they share connections and are not too many; else watches of
+// what is not well, and sweeps.
+func (m *mirror) choose(ctx context.Context, transport string) {
+	wanted := 0
+	for name, tags := range m.directory.names {
+		if m.o.Rules.wanted(name, tags) {
+			wanted++
+		}
+	}
+	m.byWatches = strings.HasPrefix(transport, "HTTP/2") && wanted <= m.o.Watches
+	switch {
+	case m.byWatches && m.stopStates != nil:
+		m.stopStates()
+		m.stopStates, m.sickness = nil, nil
+		for _, s := range states {
+			delete(m.watches, "checks "+s)
+			delete(m.failures, "checks "+s)
+		}
+	case !m.byWatches && m.stopStates == nil && m.directory.names != nil:
+		for name, at := range m.attended {
+			at.stop()
+			delete(m.attended, name)
+		}
+		var sub context.Context
+		sub, m.stopStates = context.WithCancel(ctx)
+		m.sickness = map[string]sick{}
+		for _, s := range states {
+			m.group.Go(func() {
+				m.link.follow(sub, answer{watch: 1, state: s, job: job{of: ofSick}}, statePath+s, m.answers)
+			})
+		}
+	}
+	if m.byWatches {
+		for name := range m.pages.All() {
+			m.attend(ctx, string(name))
+		}
+	}
+}
+
+// attend watches a service by itself, if that is how to keep up, and it has been read.
+func (m *mirror) attend(ctx context.Context, name string) {
+	p, read := m.pages.Get(serviceName(name))
+	_, attended := m.attended[name]
+	if !m.byWatches || attended || !read || p.index == 0 || p.filtered || p.doubt != nil || m.queue.waits(ofInstances, name) {
+		return
+	}
+	m.attendances++
+	sub, stop := context.WithCancel(ctx)
+	a := answer{watch: m.attendances + 1, job: job{of: ofInstances, name: name, known: p.index}}
+	m.attended[name] = attendance{a.watch, stop}
+	m.group.Go(func() {
+		defer stop()
+		m.link.attend(sub, a, m.answers)
+	})
+}

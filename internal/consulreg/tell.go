@@ -1,0 +1,207 @@
+package consulreg
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/meshd/meshd/internal/mesh"
+)
+
+// publish publishes what is known, if it is another thing than before.
+func (m *mirror) publish(publish func(mesh.Catalog)) {
+	next := mesh.Catalog{Services: m.services, Problems: m.problems()}
+	if !m.synced {
+		m.synced = m.complete()
+		next.Unread = !m.synced
+	}
+	if next.Unread && len(next.Problems) == 0 {
+		return // it will soon be whole
+	}
+	last := m.published
+	if m.spoken && last.Services == next.Services && last.Unread == next.Unread && slices.Equal(last.Problems, next.Problems) {
+		return
+	}
+	m.published, m.spoken = next, true
+	publish(next)
+	if m.synced && (last.Services != next.Services || last.Unread) {
+		m.keeper.Keep(m.recorded())
+	}
+}
+
+// complete tells whether all is known that is to be known.
+func (m *mirror) complete() bool {
+	if m.directory.names == nil || !m.located || m.hidden() != "" {
+		return false
+	}
+	for name, tags := range m.directory.names {
+		if _, read := m.pages.Get(serviceName(name)); !read && m.o.Rules.wanted(name, tags) {
+			return false
+		}
+	}
+	return true
+}
+
+// hidden tells why what is known cannot be everything; empty if it can.
+func (m *mirror) hidden() string {
+	if m.directory.names == nil {
+		return ""
+	}
+	if len(m.directory.names) == 0 {
+		return "the catalog is empty, and has not even Consul's own service: the token, or the lack of one, hides everything"
+	}
+	any := false
+	for _, p := range m.pages.All() {
+		if !p.filtered || len(p.instances) > 0 {
+			return ""
+		}
+		any = true
+	}
+	if any {
+		return "the instances of all services are hidden: the token may read services, but not nodes"
+	}
+	return ""
+}
+
+func (m *mirror) problems() []mesh.Problem {
+	all := slices.Clone(m.keeper.Problems())
+	add := func(p mesh.Problem) {
+		p.Origin = mesh.Origin{Registry: m.name, Source: m.source()}
+		all = append(all, p)
+	}
+	told := map[string]bool{}
+	for _, what := range slices.Sorted(maps.Keys(m.failures)) {
+		f := m.failures[what]
+		if !f.told || told[f.message] {
+			continue
+		}
+		told[f.message] = true
+		serving := ""
+		if m.services.Len() > 0 {
+			serving = "what was known before"
+		}
+		severity := mesh.Error
+		if f.code == CodeThrottled {
+			severity = mesh.Warning
+		}
+		add(mesh.Problem{Severity: severity, Code: f.code, Message: f.message, Serving: serving, Since: f.since})
+	}
+	if why := m.hidden(); why != "" {
+		add(mesh.Problem{Severity: mesh.Error, Code: "consul-hidden", Message: why +
+			"; give one with the rules service_prefix \"\" and node_prefix \"\" with policy read"})
+	}
+	if held := m.held(); len(held) > 0 {
+		instances := 0
+		var names []string
+		for _, h := range held {
+			instances += h.Instances
+			names = append(names, h.Service)
+		}
+		add(mesh.Problem{Severity: mesh.Warning, Code: "consul-held", Since: held[0].Since, Message: fmt.Sprintf(
+			"%s of %s are missing in answers that are not believed, and are served on: %s; if they are really gone, meshd release %s lets them go",
+			counted(instances, "instance", "instances"), few(names), held[0].Reason, m.name)})
+	}
+	for name := range m.complaint {
+		all = append(all, m.outcomes[name].problems...)
+	}
+	for k := range m.contested {
+		names := slices.Sorted(maps.Keys(m.claims[k]))
+		for _, name := range names[1:] {
+			loser := m.claims[k][name]
+			all = append(all, mesh.Problem{Severity: mesh.Error, Code: "consul-name-taken", Origin: loser.Origin, Services: k.String(), Message: fmt.Sprintf(
+				"the services %q and %q would both be %s; %q has it, and this one is not served: rename it", names[0], name, k.Host, names[0])})
+		}
+	}
+	slices.SortFunc(all, mesh.Problem.Compare)
+	return all
+}
+
+// source is the registry's place, for problems of its own.
+func (m *mirror) source() string {
+	s := "consul"
+	if dc := cmp.Or(m.o.Link.Datacenter, m.o.Rules.Datacenter); dc != "" {
+		s += " " + dc
+	}
+	return s
+}
+
+// held are the instances that are held although a consistent read was tried, the longest first.
+func (m *mirror) held() []mesh.Holding {
+	var all []mesh.Holding
+	for name := range m.refused {
+		if name == "" {
+			d := m.directory.doubt
+			if d == nil {
+				continue
+			}
+			for name := range m.directory.names {
+				if _, there := d.names[name]; !there {
+					if p, ok := m.pages.Get(serviceName(name)); ok && len(p.instances) > 0 && !m.doubted[name] {
+						all = append(all, mesh.Holding{Service: name, Instances: len(p.instances), Reason: d.reason, Since: d.since})
+					}
+				}
+			}
+			continue
+		}
+		if p, ok := m.pages.Get(serviceName(name)); ok && p.lost() > 0 {
+			all = append(all, mesh.Holding{Service: name, Instances: p.lost(), Reason: p.doubt.reason, Since: p.doubt.since})
+		}
+	}
+	slices.SortFunc(all, func(a, b mesh.Holding) int {
+		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Service, b.Service))
+	})
+	return all
+}
+
+// few names a few of many.
+func few(names []string) string {
+	const most = 3
+	if len(names) <= most {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more services", strings.Join(names[:most], ", "), len(names)-most)
+}
+
+func counted(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprint(n, " ", many)
+}
+
+func earliest(a, b time.Time) time.Time {
+	if a.IsZero() || b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// standing is how the mirror stands with Consul.
+func (m *mirror) standing() mesh.Standing {
+	s := mesh.Standing{Unconfirmed: len(m.doubted), Held: m.held()}
+	if m.directory.doubt != nil {
+		s.Unconfirmed++
+	}
+	if len(m.failures) > 0 {
+		s.TroubledAt = m.troubledAt
+	}
+	if m.byWatches {
+		s.Mode = "each service is watched"
+	} else {
+		s.Mode = "the list and failing checks are watched, and services read when these move"
+	}
+	for _, what := range slices.Sorted(maps.Keys(m.watches)) {
+		w := *m.watches[what]
+		if what == readWatch {
+			w.Count = m.pages.Len()
+			if m.byWatches {
+				w.Count = len(m.attended)
+			}
+		}
+		s.Watches = append(s.Watches, w)
+	}
+	return s
+}

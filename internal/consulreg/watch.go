@@ -1,0 +1,175 @@
+package consulreg
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Waits of blocking queries. A shorter one finds a dead path sooner; where the token does not see everything, nobody tells
+// when it does.
+const (
+	longWait    = time.Minute
+	shortWait   = 5 * time.Second
+	leastPeriod = 100 * time.Millisecond // between two answers to one question
+)
+
+// answer is what came of a question, decoded as far as it is new.
+type answer struct {
+	job   job
+	watch int // which watch it came by; 0: it is that of a read
+	state string
+	reply reply
+	err   error
+	at    time.Time
+
+	unchanged bool // it has the index that was known
+	names     map[string][]string
+	instances []*instance
+	sick      sick
+	home      string
+}
+
+const (
+	servicesPath  = "/v1/catalog/services"
+	instancesPath = "/v1/health/service/"
+	statePath     = "/v1/health/state/"
+)
+
+// read makes a read.
+func (l *link) read(ctx context.Context, j job) answer {
+	a := answer{job: j}
+	q := query{path: servicesPath}
+	switch j.of {
+	case ofHome:
+		a.home, a.err = l.home(ctx)
+		a.at = time.Now()
+		return a
+	case ofInstances:
+		q.path, q.consistency = instancesPath+escape(j.name), stale
+	}
+	if j.consistent {
+		q.consistency = consistent
+		if a.err = l.identify(ctx); a.err != nil {
+			a.at = time.Now()
+			return a
+		}
+	}
+	return l.fill(ctx, a, q)
+}
+
+// fill asks, and decodes the answer.
+func (l *link) fill(ctx context.Context, a answer, q query) answer {
+	a.reply, a.err = l.ask(ctx, q)
+	a.at = time.Now()
+	if a.err != nil {
+		return a
+	}
+	if a.reply.index == a.job.known && !a.reply.filtered && !a.job.consistent {
+		a.unchanged = true
+	} else {
+		a.err = a.decode()
+	}
+	a.reply.body = nil
+	return a
+}
+
+func (a *answer) decode() (err error) {
+	switch a.job.of {
+	case ofServices:
+		if err = json.Unmarshal(a.reply.body, &a.names); err != nil {
+			return fmt.Errorf("read the list of services: %w", err)
+		}
+		for _, tags := range a.names {
+			slices.Sort(tags)
+		}
+	case ofInstances:
+		a.instances, err = instancesOf(a.reply.body)
+	case ofSick:
+		a.sick, err = sickOf(a.reply.body)
+	}
+	return err
+}
+
+// escape makes a name part of a path. The library escapes the path, so that this is for what would end the part.
+func escape(name string) string {
+	if strings.ContainsAny(name, "/") {
+		return url.PathEscape(name)
+	}
+	return name
+}
+
+// follow asks a question again and again, each time waiting for what comes after the last answer, and hands over the answers. After a
+// failure, and when an index goes back, it begins anew without one. It ends with ctx.
+func (l *link) follow(ctx context.Context, a answer, path string, answers chan<- answer) {
+	for {
+		began := time.Now()
+		wait := longWait
+		if a.reply.filtered {
+			wait = shortWait
+		}
+		known := a.job.known
+		got := l.fill(ctx, a, query{path: path, index: known, wait: wait})
+		if !hand(ctx, answers, got) {
+			return
+		}
+		a.reply.filtered = got.reply.filtered
+		a.job.known = got.reply.index
+		if got.err != nil || got.reply.index < known {
+			a.job.known = 0
+		}
+		if !rest(ctx, leastPeriod-time.Since(began)) {
+			return
+		}
+	}
+}
+
+// attend waits for what comes after an answer about one service, and hands over what does. It ends with ctx, and with an
+// answer that is out of order: then its owner reads anew before it attends again.
+func (l *link) attend(ctx context.Context, a answer, answers chan<- answer) {
+	for {
+		began := time.Now()
+		got := l.fill(ctx, a, query{path: instancesPath + escape(a.job.name), index: a.job.known, wait: longWait, consistency: stale})
+		if !hand(ctx, answers, got) || got.outOfOrder() {
+			return
+		}
+		a.job.known = got.reply.index
+		if !rest(ctx, leastPeriod-time.Since(began)) {
+			return
+		}
+	}
+}
+
+// outOfOrder tells whether a watch ends with the answer.
+func (a *answer) outOfOrder() bool {
+	return a.err != nil || a.reply.index < a.job.known || a.reply.filtered
+}
+
+func hand(ctx context.Context, answers chan<- answer, a answer) bool {
+	if ctx.Err() != nil {
+		return false
+	}
+	select {
+	case <-ctx.Done():
+		return false
+	case answers <- a:
+		return true
+	}
+}
+
+// rest waits, unless ctx ends; then it says false.
+func rest(ctx context.Context, d time.Duration) bool {
+	if d <= 0 {
+		return ctx.Err() == nil
+	}
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}

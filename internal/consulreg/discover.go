@@ -52,11 +52,11 @@ func Discover(ctx context.Context, name string, o Options) (Discovery, error) {
 	d := Discovery{Registry: name, Datacenter: m.o.Rules.Datacenter, Problems: last.Problems}
 	for _, name := range slices.Sorted(maps.Keys(m.directory.names)) {
 		found := Discovered{Name: name}
-		switch outcome, read := m.outcomes[name]; {
+		switch outcome, read := m.served.outcomes[name]; {
 		case read:
 			found.Omitted = outcome.omitted
 			for _, s := range outcome.services {
-				if is, ok := m.services.Get(s.Key); ok && is == s {
+				if is, ok := m.served.services.Get(s.Key); ok && is == s {
 					found.Services = append(found.Services, s)
 				} else {
 					found.Omitted = append(found.Omitted, Omission{Service: name, Reason: fmt.Sprintf("another service has the host %s", s.Host)})

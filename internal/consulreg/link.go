@@ -3,6 +3,7 @@ package consulreg
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -64,8 +66,11 @@ type link struct {
 	connections atomic.Int64
 
 	mu      sync.Mutex
-	at      int // in to.Addresses
+	known   string    // a token that Consul knows
+	knownAt time.Time // when it last said so
+	at      int       // in to.Addresses
 	clients []*client
+	retired []*client // whose TLS files have changed; their blocking queries go on
 }
 
 // client asks at one address.
@@ -89,31 +94,59 @@ func (l *link) address() string {
 
 // ask asks, and waits as long as the gate says before it does.
 func (l *link) ask(ctx context.Context, q query) (reply, error) {
-	probe, err := l.gate.enter(ctx)
+	var r reply
+	err := l.pass(ctx, func(probe bool) (at int, err error) {
+		if probe {
+			q.index = 0 // all others wait for its answer, so that it must not sleep
+		}
+		r, at, err = l.once(ctx, q)
+		return at, err
+	})
 	if err != nil {
 		return reply{}, err
 	}
-	if probe {
-		q.index = 0 // all others wait for its answer, so that it must not sleep
+	return r, nil
+}
+
+// pass has a question asked as soon as the gate lets it, and tells it and the link how that went.
+func (l *link) pass(ctx context.Context, question func(probe bool) (at int, err error)) error {
+	probe, err := l.gate.enter(ctx)
+	if err != nil {
+		return err
 	}
-	r, at, err := l.once(ctx, q)
+	at, err := question(probe)
 	if ctx.Err() != nil {
 		l.gate.abandon(probe)
-		return reply{}, ctx.Err()
+		return ctx.Err()
 	}
 	l.gate.leave(probe, err)
 	if err != nil {
 		l.avoid(at)
 	}
-	return r, err
+	return err
+}
+
+// errSilent has no duration in it, which is not the same for all questions.
+var errSilent = errors.New("nothing came in time")
+
+// get asks at the current address.
+func (l *link) get(ctx context.Context, path string, o api.QueryOptions, timeout time.Duration, out any) (_ *api.QueryMeta, c *client, at int, err error) {
+	c, at, err = l.client()
+	if err != nil {
+		return nil, nil, at, err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errSilent)
+	defer cancel()
+	l.requests.Add(1)
+	meta, err := c.api.Raw().Query(path, out, o.WithContext(ctx))
+	if cause := context.Cause(ctx); err != nil && cause != nil {
+		err = cause
+	}
+	return meta, c, at, err
 }
 
 // once asks at the current address.
 func (l *link) once(ctx context.Context, q query) (r reply, at int, err error) {
-	c, at, err := l.client()
-	if err != nil {
-		return reply{}, at, err
-	}
 	timeout := answerTimeout
 	switch {
 	case q.consistency == consistent:
@@ -121,8 +154,6 @@ func (l *link) once(ctx context.Context, q query) (r reply, at int, err error) {
 	case q.index > 0:
 		timeout += q.wait + q.wait/16
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no answer within %s", timeout))
-	defer cancel()
 	o := api.QueryOptions{
 		Datacenter: l.to.Datacenter, Namespace: l.to.Namespace, Partition: l.to.Partition,
 		AllowStale: q.consistency == stale, RequireConsistent: q.consistency == consistent,
@@ -130,12 +161,8 @@ func (l *link) once(ctx context.Context, q query) (r reply, at int, err error) {
 	if q.index > 0 {
 		o.WaitIndex, o.WaitTime = q.index, q.wait
 	}
-	l.requests.Add(1)
-	meta, err := c.api.Raw().Query(q.path, &r.body, o.WithContext(ctx))
+	meta, c, at, err := l.get(ctx, q.path, o, timeout, &r.body)
 	if err != nil {
-		if cause := context.Cause(ctx); cause != nil {
-			err = cause
-		}
 		return reply{}, at, err
 	}
 	if meta.LastIndex == 0 {
@@ -157,35 +184,41 @@ func (l *link) identify(ctx context.Context) error {
 	if token == "" || err != nil {
 		return err
 	}
-	c, _, err := l.client()
-	if err != nil {
-		return err
+	l.mu.Lock()
+	fresh := l.known == token && time.Since(l.knownAt) < identified
+	l.mu.Unlock()
+	if fresh {
+		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
-	defer cancel()
-	var self json.RawMessage
-	l.requests.Add(1)
-	_, err = c.api.Raw().Query("/v1/acl/token/self", &self, (&api.QueryOptions{Datacenter: l.to.Datacenter}).WithContext(ctx))
-	if refusal := new(api.StatusError); errors.As(err, refusal) && refusal.Code == http.StatusUnauthorized {
-		return nil // ACLs are switched off, and nothing is hidden from anybody
+	err = l.pass(ctx, func(bool) (int, error) {
+		var self json.RawMessage
+		_, _, at, err := l.get(ctx, "/v1/acl/token/self", api.QueryOptions{Datacenter: l.to.Datacenter}, answerTimeout, &self)
+		if refusal := new(api.StatusError); errors.As(err, refusal) && refusal.Code == http.StatusUnauthorized {
+			err = nil // ACLs are switched off, and nothing is hidden from anybody
+		}
+		return at, err
+	})
+	if err == nil {
+		l.mu.Lock()
+		l.known, l.knownAt = token, time.Now()
+		l.mu.Unlock()
 	}
 	return err
 }
 
+// identified is for how long a token that Consul knew is taken to be known.
+const identified = time.Second
+
 // home is the datacenter of the agent; empty if the token may not know.
 func (l *link) home(ctx context.Context) (string, error) {
-	c, _, err := l.client()
-	if err != nil {
-		return "", err
-	}
-	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
-	defer cancel()
 	var self struct{ Config struct{ Datacenter string } }
-	l.requests.Add(1)
-	_, err = c.api.Raw().Query("/v1/agent/self", &self, (&api.QueryOptions{}).WithContext(ctx))
-	if refusal := new(api.StatusError); errors.As(err, refusal) && refusal.Code == http.StatusForbidden {
-		return "", nil
-	}
+	err := l.pass(ctx, func(bool) (int, error) {
+		_, _, at, err := l.get(ctx, "/v1/agent/self", api.QueryOptions{}, answerTimeout, &self)
+		if refusal := new(api.StatusError); errors.As(err, refusal) && refusal.Code == http.StatusForbidden {
+			err = nil
+		}
+		return at, err
+	})
 	return self.Config.Datacenter, err
 }
 
@@ -206,22 +239,32 @@ func (l *link) client() (c *client, at int, err error) {
 	if c = l.clients[l.at]; c != nil && c.files == files {
 		return c, l.at, nil
 	}
+	is, err := l.dial(l.to.Addresses[l.at])
+	if err != nil {
+		return nil, l.at, ownError{fmt.Errorf("set up the connection: %w", err)}
+	}
 	if c != nil {
 		c.transport.CloseIdleConnections()
+		l.retired = append(l.retired[max(0, len(l.retired)-mostRetired+1):], c)
 	}
-	if c, err = l.dial(l.to.Addresses[l.at]); err != nil {
-		return nil, l.at, err
-	}
-	c.files = files
-	l.clients[l.at] = c
-	return c, l.at, nil
+	is.files = files
+	l.clients[l.at] = is
+	return is, l.at, nil
 }
+
+// mostRetired is how many clients are remembered whose files have changed. Of older ones all queries have ended long ago.
+const mostRetired = 8
+
+// ownError is one that no Consul can do anything about: files that meshd itself needs to ask.
+type ownError struct{ error }
+
+func (e ownError) Unwrap() error { return e.error }
 
 // close lets go of connections that nobody uses.
 func (l *link) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, c := range l.clients {
+	for _, c := range append(l.retired, l.clients...) {
 		if c != nil {
 			c.transport.CloseIdleConnections()
 		}
@@ -235,7 +278,7 @@ func (l *link) dial(address string) (*client, error) {
 		Address: t.ServerName, CAFile: t.CAFile, CAPath: t.CAPath, CertFile: t.CertFile, KeyFile: t.KeyFile, InsecureSkipVerify: t.InsecureSkipVerify,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("set up TLS: %w", err)
+		return nil, err
 	}
 	dialer := &net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second}
 	network := func(ctx context.Context, _, address string) (net.Conn, error) {
@@ -245,6 +288,7 @@ func (l *link) dial(address string) (*client, error) {
 		network = func(ctx context.Context, _, _ string) (net.Conn, error) { return dialer.DialContext(ctx, "unix", path) }
 		address = "localhost"
 	}
+	address = strings.TrimRight(address, "/") // or the paths of requests begin with two
 	c := &client{transport: &http.Transport{
 		Proxy: http.ProxyFromEnvironment,
 		DialContext: func(ctx context.Context, a, b string) (net.Conn, error) {
@@ -293,6 +337,7 @@ func (a *authenticated) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	r = r.Clone(r.Context())
+	r.URL.RawQuery = a.link.onlyOurs(r.URL.Query())
 	r.Header.Del("X-Consul-Token")
 	if token != "" {
 		r.Header.Set("X-Consul-Token", token)
@@ -306,6 +351,18 @@ func (a *authenticated) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
+// onlyOurs takes out of a request what the library has taken from variables of the environment: a namespace and a partition, where
+// the options say none.
+func (l *link) onlyOurs(parameters url.Values) string {
+	if l.to.Namespace == "" {
+		parameters.Del("ns")
+	}
+	if l.to.Partition == "" {
+		parameters.Del("partition")
+	}
+	return parameters.Encode()
+}
+
 // token is that of the file, if one is named, as it is now.
 func (l *link) token() (string, error) {
 	if l.to.TokenFile == "" {
@@ -313,11 +370,11 @@ func (l *link) token() (string, error) {
 	}
 	data, err := os.ReadFile(l.to.TokenFile)
 	if err != nil {
-		return "", fmt.Errorf("read the token: %w", err)
+		return "", ownError{fmt.Errorf("read the token: %w", err)}
 	}
 	token := strings.TrimSpace(string(data))
 	if token == "" {
-		return "", fmt.Errorf("read the token: %s is empty", l.to.TokenFile)
+		return "", ownError{fmt.Errorf("read the token: %s is empty", l.to.TokenFile)}
 	}
 	return token, nil
 }
@@ -359,7 +416,7 @@ const (
 // change while it goes on, and what to do.
 func (l *link) failure(err error) (code, message string) {
 	if refusal := new(api.StatusError); errors.As(err, refusal) {
-		said := strings.TrimSpace(refusal.Body)
+		said := short(refusal.Body)
 		switch {
 		case refusal.Code == http.StatusForbidden || refusal.Code == http.StatusUnauthorized:
 			return CodeDenied, fmt.Sprintf("refuses the request: %s; give a token that may read services and nodes (service_prefix \"\" and node_prefix \"\" with policy read), by token or token-file", said)
@@ -370,19 +427,41 @@ func (l *link) failure(err error) (code, message string) {
 		case refusal.Code >= 500:
 			return CodeUnreachable, fmt.Sprintf("fails: %s; see to it that its servers run and have a leader (consul operator raft list-peers)", said)
 		}
-		return CodeUnreachable, fmt.Sprintf("does not take the request: %d %s", refusal.Code, said)
+		return CodeUnreachable, fmt.Sprintf("does not take the request: %d %s; correct its address, or what else is asked for", refusal.Code, said)
+	}
+	if own := (ownError{}); errors.As(err, &own) {
+		return CodeUnreachable, fmt.Sprintf("cannot be asked: %s; correct that file, or the setting that names it", own)
 	}
 	remedy := "see to it that it runs and can be reached, or correct its address"
-	if errors.Is(err, errNoIndex) {
+	certificate, syntax, content := (*tls.CertificateVerificationError)(nil), (*json.SyntaxError)(nil), (*json.UnmarshalTypeError)(nil)
+	switch {
+	case errors.Is(err, errNoIndex):
 		remedy = "correct its address"
+	case errors.As(err, &syntax), errors.As(err, &content):
+		return CodeUnreachable, "does not answer: what came is not what Consul says; correct its address"
+	case errors.As(err, &certificate):
+		remedy = "name the CA of its certificate by tls.ca-file, or correct its address or tls.server-name"
 	}
 	return CodeUnreachable, fmt.Sprintf("does not answer: %s; %s", reason(err), remedy)
 }
 
-// reason is the cause of an error, without ports and URLs that are never the same.
+// reason is the cause of an error, without what is never the same: ports, URLs, times.
 func reason(err error) string {
 	if broken := new(url.Error); errors.As(err, &broken) {
 		err = broken.Err
+	}
+	if unknown := new(net.DNSError); errors.As(err, &unknown) {
+		switch {
+		case unknown.IsNotFound:
+			return fmt.Sprintf("there is no host %s", unknown.Name)
+		case unknown.IsTimeout:
+			return fmt.Sprintf("the address of %s cannot be looked up: no answer", unknown.Name)
+		}
+		return short(fmt.Sprintf("the address of %s cannot be looked up: %s", unknown.Name, unknown.Err))
+	}
+	if expired := new(x509.CertificateInvalidError); errors.As(err, expired) && expired.Reason == x509.Expired {
+		return fmt.Sprintf("its certificate is valid from %s to %s only",
+			expired.Cert.NotBefore.UTC().Format(time.DateTime), expired.Cert.NotAfter.UTC().Format(time.DateTime))
 	}
 	if broken := new(net.OpError); errors.As(err, &broken) {
 		if broken.Op == "dial" && broken.Addr != nil {
@@ -393,5 +472,18 @@ func reason(err error) string {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return "the connection was closed"
 	}
-	return err.Error()
+	return short(err.Error())
+}
+
+// fleeting is what is another one each time in what Consul and the Go library say: the own end of a connection, the number of a stream.
+var fleeting = regexp.MustCompile(`\S+:\d+->|stream ID \d+; |LastStreamID=\d+, `)
+
+// short is what somebody said, in one line that is not too long, and the same one if it is said again.
+func short(said string) string {
+	const most = 200
+	said = strings.Join(strings.Fields(fleeting.ReplaceAllString(said, "")), " ")
+	if runes := []rune(said); len(runes) > most {
+		return string(runes[:most]) + " ..."
+	}
+	return said
 }

@@ -20,6 +20,9 @@ const (
 	sweepPause = 2 * time.Second
 	// notable is how long a failure must last to be told.
 	notable = time.Second
+	// retried is how many answers that were not confirmed are asked for again at one time; what becomes of them says whether
+	// it is worth while to ask for the others.
+	retried = 8
 	// readers is how many reads are made at one time, and standing how many connections are kept for blocking queries.
 	readers  = 8
 	standing = 3
@@ -37,16 +40,15 @@ type mirror struct {
 
 	directory *directory
 	pages     pmap.Map[serviceName, *page]
-	outcomes  map[string]outcome
-	claims    map[mesh.Key]map[string]*mesh.Service // by the names of Consul's services that have it
-	contested map[mesh.Key]bool                     // which have several
-	services  mesh.Services
-	complaint map[string]bool // services whose outcome has problems
+	served    *served
+	unread    map[string]bool // services that have not been read yet
+	filtered  map[string]bool // services of which Consul has left out instances
 
 	queue       *queue
-	doubted     map[string]bool      // services with a doubt
-	refused     map[string]time.Time // those, and the list under "", that a consistent read did not confirm
-	failures    map[string]*failing  // by what fails
+	doubted     map[string]bool     // services with a doubt
+	refused     map[string]bool     // those, and the list under "", that a consistent read did not confirm
+	retryAt     time.Time           // when some of these are read again
+	failures    map[string]*failing // by what fails
 	troubledAt  time.Time
 	sickness    map[string]sick // by state; nil: not known
 	recoveries  map[recovery]time.Time
@@ -61,7 +63,8 @@ type mirror struct {
 	watches     map[string]*mesh.Watch
 
 	published mesh.Catalog
-	spoken    bool // whether anything has been published
+	own       []mesh.Problem // those of published that are not of single services
+	spoken    bool           // whether anything has been published
 }
 
 // serviceName is the name of one of Consul's services.
@@ -92,9 +95,8 @@ type attendance struct {
 func newMirror(log hclog.Logger, name string, o Options, l *link, k *keep.Keeper, group *sync.WaitGroup) *mirror {
 	m := &mirror{
 		log: log, name: name, o: o, link: l, keeper: k, group: group, answers: make(chan answer, 64),
-		directory: &directory{}, outcomes: map[string]outcome{}, claims: map[mesh.Key]map[string]*mesh.Service{},
-		contested: map[mesh.Key]bool{}, complaint: map[string]bool{}, queue: newQueue(), doubted: map[string]bool{},
-		refused: map[string]time.Time{}, failures: map[string]*failing{}, recoveries: map[recovery]time.Time{},
+		directory: &directory{}, served: newServed(), unread: map[string]bool{}, filtered: map[string]bool{}, queue: newQueue(),
+		doubted: map[string]bool{}, refused: map[string]bool{}, failures: map[string]*failing{}, recoveries: map[recovery]time.Time{},
 		attended: map[string]attendance{}, watches: map[string]*mesh.Watch{},
 		troubledAt: time.Now(), // what comes first comes soon after being connected to
 	}
@@ -163,6 +165,7 @@ func (m *mirror) untilDue(now time.Time) time.Duration {
 	}
 	soonest(m.queue.due())
 	soonest(m.sweepAt)
+	soonest(m.retryAt)
 	for _, f := range m.failures {
 		if !f.told {
 			soonest(f.since.Add(notable))
@@ -183,6 +186,10 @@ func (m *mirror) untilDue(now time.Time) time.Duration {
 func (m *mirror) tick(now time.Time) {
 	if !m.sweepAt.IsZero() && !now.Before(m.sweepAt) {
 		m.sweep(now)
+	}
+	if !m.retryAt.IsZero() && !now.Before(m.retryAt) {
+		m.retryAt = time.Time{}
+		m.retry(retried)
 	}
 	for name := range m.doubted {
 		p, _ := m.pages.Get(serviceName(name))

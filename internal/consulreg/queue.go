@@ -139,14 +139,5 @@ func (q *queue) ended(j job, failed bool, now time.Time) {
 	}
 }
 
-// delay puts off a read that is asked for, as after a failure.
-func (q *queue) delay(of target, name string, now time.Time) {
-	k := jobKey{of, name}
-	if e := q.jobs[k]; e != nil && !e.running {
-		e.due = now.Add(pause(maxFailures))
-		q.delayed = append(q.delayed, k)
-	}
-}
-
 // maxFailures is so many that the pause after them is the longest.
 const maxFailures = 7

@@ -79,6 +79,10 @@ func (m *mirror) note(a *answer) {
 		delete(m.failures, what)
 		w.Error, w.Failed = "", time.Time{}
 	}
+	if a.job.of == ofHome {
+		delete(m.watches, what) // it is asked no more
+		return
+	}
 	w.Answered, w.Transport = a.at, a.reply.transport
 	if a.job.of != ofInstances {
 		w.Index = a.reply.index
@@ -121,13 +125,10 @@ func (m *mirror) takeServices(ctx context.Context, a *answer) {
 	switch {
 	case confirm && a.job.consistent:
 		m.refuse("", a.at)
-		// It failed in what it says; the next try comes after a pause like any other.
-		m.queue.add(job{of: ofServices, consistent: true}, false)
-		m.queue.delay(ofServices, "", a.at)
 	case confirm:
 		m.queue.add(job{of: ofServices, consistent: true}, true)
 	default:
-		delete(m.refused, "")
+		m.accept("")
 	}
 	if next == was {
 		return
@@ -135,7 +136,13 @@ func (m *mirror) takeServices(ctx context.Context, a *answer) {
 	for name, tags := range next.names {
 		before, known := was.names[name]
 		_, read := m.pages.Get(serviceName(name))
-		if m.o.Rules.wanted(name, tags) && (!read || known && !slices.Equal(before, tags)) || read && known && !slices.Equal(before, tags) {
+		_, attended := m.attended[name]
+		if !read && m.o.Rules.wanted(name, tags) {
+			m.unread[name] = true
+		}
+		switch {
+		case attended: // it will say so itself
+		case read && known && !slices.Equal(before, tags), !read && m.o.Rules.wanted(name, tags):
 			m.want(name, true)
 		}
 	}
@@ -148,6 +155,7 @@ func (m *mirror) takeServices(ctx context.Context, a *answer) {
 		for name := range was.names {
 			if _, there := next.names[name]; !there {
 				m.queue.drop(ofInstances, name)
+				delete(m.unread, name)
 			}
 		}
 	}
@@ -161,14 +169,35 @@ func (m *mirror) takeServices(ctx context.Context, a *answer) {
 	m.choose(ctx, a.reply.transport)
 }
 
-// refuse notes that a consistent read has not confirmed an answer.
+// refuse notes that a consistent read has not confirmed an answer. It is asked for again after a while.
 func (m *mirror) refuse(name string, now time.Time) {
-	doubted := m.doubted[name]
-	if name == "" {
-		doubted = m.directory.doubt != nil
+	if m.doubted[name] || name == "" && m.directory.doubt != nil {
+		m.refused[name] = true
+		if m.retryAt.IsZero() {
+			m.retryAt = now.Add(pause(maxFailures))
+		}
 	}
-	if _, known := m.refused[name]; doubted && !known {
-		m.refused[name] = now
+}
+
+// accept notes that nothing is in doubt any more. If that comes from another try, the others are worth one too.
+func (m *mirror) accept(name string) {
+	if m.refused[name] {
+		delete(m.refused, name)
+		m.retry(len(m.refused))
+	}
+}
+
+// retry asks for so many of the answers again that were not confirmed.
+func (m *mirror) retry(n int) {
+	for name := range m.refused { // in no order, so that none is always last
+		if n--; n < 0 {
+			return
+		}
+		j := job{of: ofInstances, name: name, consistent: true}
+		if name == "" {
+			j.of = ofServices
+		}
+		m.queue.add(j, false)
 	}
 }
 
@@ -205,11 +234,12 @@ func (m *mirror) takeInstances(ctx context.Context, a *answer) {
 		switch {
 		case confirm && a.job.consistent:
 			m.refuse(name, a.at)
-			m.queue.add(job{of: ofInstances, name: name, consistent: true}, false)
-			m.queue.delay(ofInstances, name, a.at)
 		case confirm:
 			m.queue.add(job{of: ofInstances, name: name, consistent: true}, true)
 		}
+	}
+	if m.hidden() != "" { // and nobody will tell when it is not any more
+		m.sweepAt = earliest(m.sweepAt, a.at.Add(shortWait))
 	}
 	m.attend(ctx, name)
 }
@@ -217,12 +247,12 @@ func (m *mirror) takeInstances(ctx context.Context, a *answer) {
 // turn makes a page of a service the one that is believed.
 func (m *mirror) turn(name string, was, next *page, now time.Time) {
 	m.pages = m.pages.With(serviceName(name), next)
-	if next.doubt != nil {
-		m.doubted[name] = true
-	} else {
-		delete(m.doubted, name)
-		delete(m.refused, name)
+	delete(m.unread, name)
+	set(m.doubted, name, next.doubt != nil)
+	if next.doubt == nil {
+		m.accept(name)
 	}
+	set(m.filtered, name, next.filtered)
 	if m.o.Rules.Datacenter == "" && len(next.instances) > 0 {
 		m.o.Rules.Datacenter = next.instances[0].Datacenter
 	}
@@ -238,6 +268,7 @@ func (m *mirror) forget(name string) {
 	m.queue.drop(ofInstances, name)
 	delete(m.doubted, name)
 	delete(m.refused, name)
+	delete(m.filtered, name)
 	if at, ok := m.attended[name]; ok {
 		at.stop()
 		delete(m.attended, name)
@@ -247,8 +278,7 @@ func (m *mirror) forget(name string) {
 			delete(m.recoveries, r)
 		}
 	}
-	m.put(name, outcome{})
-	delete(m.outcomes, name)
+	m.served.put(name, outcome{})
 }
 
 // release believes all that is doubted, and returns how many instances go by that.
@@ -271,6 +301,7 @@ func (m *mirror) release(ctx context.Context) (gone int) {
 			}
 		}
 		m.directory = &directory{names: d.names, index: d.index, filtered: d.filtered}
+		maps.DeleteFunc(m.unread, func(name string, _ bool) bool { _, there := d.names[name]; return !there })
 		m.queue.drop(ofServices, "")
 		delete(m.refused, "")
 	}
@@ -316,47 +347,7 @@ func (m *mirror) translate(name string) {
 			instances[n] = &damped
 		}
 	}
-	m.put(name, m.o.Rules.translate(m.name, name, instances))
-}
-
-// put makes an outcome that of a service, with all that follows for the hosts it has.
-func (m *mirror) put(name string, next outcome) {
-	last := m.outcomes[name]
-	m.outcomes[name] = next
-	if len(next.problems) > 0 {
-		m.complaint[name] = true
-	} else {
-		delete(m.complaint, name)
-	}
-	touched := map[mesh.Key]bool{}
-	for _, s := range last.services {
-		touched[s.Key] = true
-		delete(m.claims[s.Key], name)
-	}
-	for _, s := range next.services {
-		touched[s.Key] = true
-		if m.claims[s.Key] == nil {
-			m.claims[s.Key] = map[string]*mesh.Service{}
-		}
-		m.claims[s.Key][name] = s
-	}
-	for k := range touched {
-		claims := m.claims[k]
-		if len(claims) > 1 {
-			m.contested[k] = true
-		} else {
-			delete(m.contested, k)
-		}
-		if len(claims) == 0 {
-			delete(m.claims, k)
-			m.services = m.services.Without(k)
-			continue
-		}
-		is := claims[slices.Min(slices.Collect(maps.Keys(claims)))]
-		if was, ok := m.services.Get(k); !ok || !was.Identical(is) {
-			m.services = m.services.With(k, is)
-		}
-	}
+	m.served.put(name, m.o.Rules.translate(m.name, name, instances))
 }
 
 // takeSick reads the services whose instances are not as well, or as sick, as their checks say.
@@ -425,7 +416,7 @@ func (m *mirror) choose(ctx context.Context, transport string) {
 func (m *mirror) attend(ctx context.Context, name string) {
 	p, read := m.pages.Get(serviceName(name))
 	_, attended := m.attended[name]
-	if !m.byWatches || attended || !read || p.index == 0 || p.filtered || p.doubt != nil || m.queue.waits(ofInstances, name) {
+	if !m.byWatches || attended || !read || p.index == 0 || p.doubt != nil || m.queue.waits(ofInstances, name) {
 		return
 	}
 	m.attendances++

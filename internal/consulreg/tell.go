@@ -13,19 +13,28 @@ import (
 
 // publish publishes what is known, if it is another thing than before.
 func (m *mirror) publish(publish func(mesh.Catalog)) {
-	next := mesh.Catalog{Services: m.services, Problems: m.problems()}
-	if !m.synced {
-		m.synced = m.complete()
-		next.Unread = !m.synced
+	m.synced = m.synced || m.complete()
+	own := m.problems()
+	slices.SortFunc(own, mesh.Problem.Compare)
+	last := m.published
+	next := mesh.Catalog{Services: m.served.services, Unread: !m.synced}
+	switch {
+	case m.served.moved, !slices.Equal(own, m.own):
+		next.Problems = slices.Concat(own, m.served.problems())
+		slices.SortFunc(next.Problems, mesh.Problem.Compare)
+	case m.spoken && last.Services == next.Services && last.Unread == next.Unread:
+		return
+	default:
+		next.Problems = last.Problems
 	}
 	if next.Unread && len(next.Problems) == 0 {
 		return // it will soon be whole
 	}
-	last := m.published
 	if m.spoken && last.Services == next.Services && last.Unread == next.Unread && slices.Equal(last.Problems, next.Problems) {
 		return
 	}
-	m.published, m.spoken = next, true
+	m.published, m.own, m.spoken = next, own, true
+	m.served.moved = false
 	publish(next)
 	if m.synced && (last.Services != next.Services || last.Unread) {
 		m.keeper.Keep(m.recorded())
@@ -34,15 +43,7 @@ func (m *mirror) publish(publish func(mesh.Catalog)) {
 
 // complete tells whether all is known that is to be known.
 func (m *mirror) complete() bool {
-	if m.directory.names == nil || !m.located || m.hidden() != "" {
-		return false
-	}
-	for name, tags := range m.directory.names {
-		if _, read := m.pages.Get(serviceName(name)); !read && m.o.Rules.wanted(name, tags) {
-			return false
-		}
-	}
-	return true
+	return m.directory.names != nil && m.located && len(m.unread) == 0 && m.hidden() == ""
 }
 
 // hidden tells why what is known cannot be everything; empty if it can.
@@ -80,7 +81,7 @@ func (m *mirror) problems() []mesh.Problem {
 		}
 		told[f.message] = true
 		serving := ""
-		if m.services.Len() > 0 {
+		if m.served.services.Len() > 0 {
 			serving = "what was known before"
 		}
 		severity := mesh.Error
@@ -104,18 +105,14 @@ func (m *mirror) problems() []mesh.Problem {
 			"%s of %s are missing in answers that are not believed, and are served on: %s; if they are really gone, meshd release %s lets them go",
 			counted(instances, "instance", "instances"), few(names), held[0].Reason, m.name)})
 	}
-	for name := range m.complaint {
-		all = append(all, m.outcomes[name].problems...)
-	}
-	for k := range m.contested {
-		names := slices.Sorted(maps.Keys(m.claims[k]))
-		for _, name := range names[1:] {
-			loser := m.claims[k][name]
-			all = append(all, mesh.Problem{Severity: mesh.Error, Code: "consul-name-taken", Origin: loser.Origin, Services: k.String(), Message: fmt.Sprintf(
-				"the services %q and %q would both be %s; %q has it, and this one is not served: rename it", names[0], name, k.Host, names[0])})
+	if m.hidden() == "" && (m.directory.filtered || len(m.filtered) > 0) {
+		what := "from the list of services"
+		if len(m.filtered) > 0 {
+			what = "instances of " + few(slices.Sorted(maps.Keys(m.filtered)))
 		}
+		add(mesh.Problem{Severity: mesh.Notice, Code: "consul-filtered", Message: fmt.Sprintf(
+			"leaves out what the token may not see, %s; if that is not meant, give a token with the rules service_prefix \"\" and node_prefix \"\" with policy read", what)})
 	}
-	slices.SortFunc(all, mesh.Problem.Compare)
 	return all
 }
 
@@ -188,9 +185,12 @@ func (m *mirror) standing() mesh.Standing {
 	if len(m.failures) > 0 {
 		s.TroubledAt = m.troubledAt
 	}
-	if m.byWatches {
+	switch {
+	case m.directory.index == 0:
+		s.Mode = "Consul has not been read yet"
+	case m.byWatches:
 		s.Mode = "each service is watched"
-	} else {
+	default:
 		s.Mode = "the list and failing checks are watched, and services read when these move"
 	}
 	for _, what := range slices.Sorted(maps.Keys(m.watches)) {

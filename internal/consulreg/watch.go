@@ -95,9 +95,13 @@ func (a *answer) decode() (err error) {
 	return err
 }
 
-// escape makes a name part of a path. The library escapes the path, so that this is for what would end the part.
+// escape makes a name part of a path. The library escapes the path, and Consul reads the part as escaped once more: that is for
+// what would end it, for what begins an escape, and for the names that mean another folder.
 func escape(name string) string {
-	if strings.ContainsAny(name, "/") {
+	switch {
+	case name == "." || name == "..":
+		return strings.ReplaceAll(name, ".", "%2E")
+	case strings.ContainsAny(name, "/%"):
 		return url.PathEscape(name)
 	}
 	return name
@@ -106,26 +110,41 @@ func escape(name string) string {
 // follow asks a question again and again, each time waiting for what comes after the last answer, and hands over the answers. After a
 // failure, and when an index goes back, it begins anew without one. It ends with ctx.
 func (l *link) follow(ctx context.Context, a answer, path string, answers chan<- answer) {
-	for {
+	wait := longWait
+	for failures := 0; ; {
 		began := time.Now()
-		wait := longWait
-		if a.reply.filtered {
-			wait = shortWait
-		}
 		known := a.job.known
 		got := l.fill(ctx, a, query{path: path, index: known, wait: wait})
 		if !hand(ctx, answers, got) {
 			return
 		}
-		a.reply.filtered = got.reply.filtered
+		wait = longWait
+		if got.hides() {
+			wait = shortWait
+		}
 		a.job.known = got.reply.index
 		if got.err != nil || got.reply.index < known {
 			a.job.known = 0
 		}
-		if !rest(ctx, leastPeriod-time.Since(began)) {
+		if failures++; got.err == nil {
+			failures = 0
+		}
+		between := leastPeriod - time.Since(began)
+		if failures > patientFailures { // others are answered, or the gate would see to it
+			between = pause(failures - patientFailures)
+		}
+		if !rest(ctx, between) {
 			return
 		}
 	}
+}
+
+// patientFailures is how many failures in a row one question may have before it is asked less often than the gate lets it.
+const patientFailures = 3
+
+// hides tells whether there may be more than the answer says, which no index will tell.
+func (a *answer) hides() bool {
+	return a.reply.filtered || a.job.of == ofServices && !a.unchanged && len(a.names) == 0
 }
 
 // attend waits for what comes after an answer about one service, and hands over what does. It ends with ctx, and with an
@@ -146,7 +165,7 @@ func (l *link) attend(ctx context.Context, a answer, answers chan<- answer) {
 
 // outOfOrder tells whether a watch ends with the answer.
 func (a *answer) outOfOrder() bool {
-	return a.err != nil || a.reply.index < a.job.known || a.reply.filtered
+	return a.err != nil || a.reply.index < a.job.known
 }
 
 func hand(ctx context.Context, answers chan<- answer, a answer) bool {

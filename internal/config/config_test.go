@@ -78,6 +78,7 @@ outbound-traffic-policy: REGISTRY_ONLY
 	}
 	want := []Effective{
 		{"entries", "/srv/a:/srv/b", DefaultFile + ":3"},
+		{"consul", "", "default"},
 		{"xds-listen", "[::]:15010", "MESHD_XDS_LISTEN"},
 		{"admin-listen", "off", DefaultFile + ":9"},
 		{"state-dir", "/tmp/a=b", "MESHD_STATE_DIR"},
@@ -226,7 +227,7 @@ func TestSettingsFitTheFile(t *testing.T) {
 	var c Config
 	byField := make(map[any]string)
 	for _, s := range Settings() {
-		byField[s.value(&c)] = s.Key
+		byField[s.value(&c).field()] = s.Key
 		if !regexp.MustCompile(`^[a-z]+(-[a-z]+)*$`).MatchString(s.Key) {
 			t.Errorf("%s is not in kebab case", s.Key)
 		}
@@ -253,6 +254,7 @@ func TestSettingsFitTheFile(t *testing.T) {
 
 func FuzzLoad(f *testing.F) {
 	f.Add("entries: [/a]\nlog-level: debug\n", "127.0.0.1:80")
+	f.Add("consul: [{tls: {ca-file: a}, guard: off, include: [{meta: a=b}]}, 'https://a:1']", "a:1")
 	f.Add("drain-time: !!str 5s\n---\n", "off")
 	f.Fuzz(func(t *testing.T, file, address string) {
 		c, err := Load(Sources{ReadFile: files(map[string]string{DefaultFile: file}), Flags: map[string][]string{"xds-listen": {address}}})

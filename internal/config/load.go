@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -27,39 +26,32 @@ type Sources struct {
 
 // Load returns the effective settings, or an error with one line for each mistake.
 // The file may be absent unless --config or MESHD_CONFIG names it.
-func Load(from Sources) (*Config, error) {
-	c := &Config{origins: make(map[string]string)}
-	environment := variables(from.Environ)
+func Load(sources Sources) (*Config, error) {
+	c := &Config{origins: make(map[string]origin)}
+	environment := variables(sources.Environ)
 	var errs []error
 	for _, s := range settings {
-		errs = append(errs, s.set(c, s.split(s.Default), "default"))
+		errs = append(errs, s.set(c, s.Split(s.Default), from("default")))
 	}
-	name, required := fileOf(from.File, environment)
-	errs = append(errs, c.read(name, required, from.ReadFile)...)
+	name, required := fileOf(sources.File, environment)
+	errs = append(errs, c.read(name, required, sources.ReadFile)...)
 	for _, s := range settings {
 		if value, ok := environment[s.Variable()]; ok {
-			errs = append(errs, s.set(c, s.split(value), s.Variable()))
+			errs = append(errs, s.set(c, s.Split(value), from(s.Variable())))
 		}
-		if values := from.Flags[s.Key]; len(values) > 0 {
-			errs = append(errs, s.set(c, values, "--"+s.Key))
+		if values := sources.Flags[s.Key]; len(values) > 0 {
+			errs = append(errs, s.set(c, values, from("--"+s.Key)))
 		}
 	}
 	errs = append(errs, unknown(environment)...)
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	if err := c.contradiction(); err != nil {
+	c.Consul, errs = complete(c.Consul, sources.Environ, c.origins["consul"].place)
+	if err := errors.Join(append(errs, c.contradiction())...); err != nil {
 		return nil, err
 	}
 	return c, nil
-}
-
-// split returns the values of a setting in one text.
-func (s Setting) split(text string) []string {
-	if s.List() {
-		return filepath.SplitList(text)
-	}
-	return []string{text}
 }
 
 // variables returns those of the environment's variables that are ours.
@@ -125,7 +117,9 @@ func (c *Config) read(name string, required bool, readFile func(string) ([]byte,
 		mistakes = append(mistakes, d.Decode(c, strictyaml.Options{})...)
 		for _, s := range settings {
 			if d.Has(s.Key) {
-				c.origins[s.Key] = fmt.Sprintf("%s:%d", name, d.At(s.Key).Line)
+				c.origins[s.Key] = origin{fmt.Sprintf("%s:%d", name, d.At(s.Key).Line), func(path string) string {
+					return fmt.Sprintf("%s:%s: %s", name, d.At(path), path)
+				}}
 			}
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"math"
 	"net"
 	"path/filepath"
-	"reflect"
 	"strconv"
 	"strings"
 	"time"
@@ -76,6 +75,18 @@ func (d *Duration) UnmarshalText(text []byte) error {
 	}
 	d.Duration = span
 	return nil
+}
+
+// OptionalDuration is a time span, or 0 for what is switched off.
+type OptionalDuration struct{ time.Duration }
+
+// UnmarshalText reads a duration or "off".
+func (d *OptionalDuration) UnmarshalText(text []byte) error {
+	if string(text) == "off" {
+		d.Duration = 0
+		return nil
+	}
+	return (*Duration)(d).UnmarshalText(text)
 }
 
 // Size is a number of bytes, more than 0.
@@ -179,18 +190,102 @@ func choose[T ~string](choice *T, text []byte, names ...T) error {
 	return fmt.Errorf("%q is none of %s%s", text, strings.Join(words, ", "), hint)
 }
 
-// text returns what a field of Config holds, as it would be written in the
-// environment.
-func text(field any) string {
-	switch field := field.(type) {
-	case *[]Folder:
-		paths := make([]string, len(*field))
-		for i, f := range *field {
-			paths[i] = string(f)
-		}
-		return strings.Join(paths, string(filepath.ListSeparator))
-	case fmt.Stringer:
-		return field.String()
+// Word is a text that is not empty.
+type Word string
+
+// UnmarshalText reads the text.
+func (w *Word) UnmarshalText(text []byte) error { return nonempty(w, text) }
+
+// Secret is a text that nobody must see: it prints as "(secret)". Convert it to string
+// where it is used.
+type Secret string
+
+const hidden = "(secret)"
+
+// UnmarshalText reads the secret.
+func (s *Secret) UnmarshalText(text []byte) error { return nonempty(s, text) }
+
+// String hides the secret, as do the other ways to print it.
+func (s Secret) String() string { return hidden }
+
+// GoString hides the secret.
+func (s Secret) GoString() string { return hidden }
+
+// MarshalText hides the secret.
+func (s Secret) MarshalText() ([]byte, error) { return []byte(hidden), nil }
+
+func nonempty[T ~string](into *T, text []byte) error {
+	if len(text) == 0 {
+		return fmt.Errorf("a text is expected, not an empty one: leave the key out for its default")
 	}
-	return fmt.Sprint(reflect.ValueOf(field).Elem())
+	*into = T(text)
+	return nil
 }
+
+// Label is a DNS label in lower case.
+type Label string
+
+// UnmarshalText reads the label.
+func (l *Label) UnmarshalText(text []byte) error {
+	if !isLabel(string(text)) {
+		return fmt.Errorf("%q is not a DNS label: write at most 63 lower-case letters, digits and inner hyphens", text)
+	}
+	*l = Label(text)
+	return nil
+}
+
+func isLabel(s string) bool {
+	return s != "" && len(s) <= 63 && s[0] != '-' && s[len(s)-1] != '-' && !strings.ContainsFunc(s, func(r rune) bool {
+		return r != '-' && (r < '0' || r > '9') && (r < 'a' || r > 'z')
+	})
+}
+
+// Domain is a DNS name in lower case, without a dot at its end.
+type Domain string
+
+// UnmarshalText reads the name.
+func (d *Domain) UnmarshalText(text []byte) error {
+	name := strings.ToLower(strings.TrimSuffix(string(text), "."))
+	for label := range strings.SplitSeq(name, ".") {
+		if !isLabel(label) || len(name) > 200 { // hosts are longer than it and at most 253
+			return fmt.Errorf("%q is not a domain: write DNS labels with dots between them, as in consul or mesh.example", text)
+		}
+	}
+	*d = Domain(name)
+	return nil
+}
+
+// Port is a port number. Loaded, it is not 0 if it is given.
+type Port uint16
+
+// UnmarshalText reads the number.
+func (p *Port) UnmarshalText(text []byte) error { return whole(p, text, 1, math.MaxUint16) }
+
+func whole[T ~int | ~uint16](into *T, text []byte, least, most int) error {
+	n, err := strconv.Atoi(string(text))
+	if err != nil || n < least || n > most {
+		return fmt.Errorf("%q is not a whole number from %d to %d", text, least, most)
+	}
+	*into = T(n)
+	return nil
+}
+
+// Share is a part of a whole: more than 0, at most 1.
+type Share float64
+
+// UnmarshalText reads a percentage or a fraction.
+func (s *Share) UnmarshalText(text []byte) error {
+	number, percent := strings.CutSuffix(string(text), "%")
+	f, err := strconv.ParseFloat(number, 64)
+	if percent {
+		f /= 100
+	}
+	if err != nil || !(f > 0 && f <= 1) { // no number compares with NaN
+		return fmt.Errorf("%q is not a share: write a percentage of more than 0%% and at most 100%%, as in 30%%, or 0.3", text)
+	}
+	*s = Share(f)
+	return nil
+}
+
+// String is the percentage.
+func (s Share) String() string { return strconv.FormatFloat(100*float64(s), 'g', 6, 64) + "%" }

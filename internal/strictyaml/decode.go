@@ -33,8 +33,10 @@ type Options struct {
 // absent field. Values may be strings, booleans, numbers, slices, maps with string
 // keys, structs, pointers to all of these, [time.Time] (RFC 3339), [time.Duration]
 // (1m30s), any, and types that read themselves with [encoding.TextUnmarshaler],
-// whose errors are shown to the operator. A value for any other type is a bug and
-// panics. Of protobuf, oneofs and the well-known types are not supported.
+// whose errors are shown to the operator. A struct with fields that also reads
+// itself may be written either way: as text, or as a mapping. A value for any other
+// type is a bug and panics. Of protobuf, oneofs and the well-known types are not
+// supported.
 func (d *Document) Decode(into any, options Options) []Error {
 	dec := decoder{options: options, errs: slices.Clone(d.faults)}
 	if !d.broken {
@@ -116,6 +118,9 @@ func (d *decoder) named(v reflect.Value, t reflect.Type, n *yaml.Node, at *path)
 		}
 	}
 	reader, ok := v.Addr().Interface().(encoding.TextUnmarshaler)
+	if ok && v.Kind() == reflect.Struct && n.Kind != yaml.ScalarNode && len(fieldsOf(t).names) > 0 {
+		return false
+	}
 	if ok {
 		d.unmarshal(reader, n, at)
 	}

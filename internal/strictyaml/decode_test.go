@@ -348,3 +348,52 @@ spec:
 		}
 	}
 }
+
+// either is a struct with fields that also reads itself.
+type either struct {
+	Left  string `yaml:"left"`
+	Right string `yaml:"right"`
+}
+
+func (e *either) UnmarshalText(text []byte) error {
+	left, right, ok := strings.Cut(string(text), "/")
+	if !ok {
+		return fmt.Errorf("%q has no /", text)
+	}
+	*e = either{left, right}
+	return nil
+}
+
+func TestDecodeEitherWay(t *testing.T) {
+	const text = `all:
+- a/b
+- {left: c}
+- d
+- {lefd: e}
+- [f]
+-
+`
+	documents, errs := Parse([]byte(text), Limits{})
+	if len(errs) > 0 {
+		t.Fatal(errs)
+	}
+	var got struct {
+		All []either `yaml:"all"`
+	}
+	var mistakes []string
+	for _, err := range documents[0].Decode(&got, Options{}) {
+		mistakes = append(mistakes, err.Error())
+	}
+	want := []string{
+		`4:3: all[2]: "d" has no /`,
+		`5:4: all[3].lefd: unknown field "lefd"; did you mean "left"?`,
+		`6:3: all[4]: keys with values are expected, not a list: remove the "- "`,
+		`7:2: all[5]: text is expected, not an empty value`,
+	}
+	if diff := cmp.Diff(want, mistakes); diff != "" {
+		t.Errorf("mistakes (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]either{{"a", "b"}, {"c", ""}, {}, {}, {}, {}}, got.All); diff != "" {
+		t.Errorf("values (-want +got):\n%s", diff)
+	}
+}

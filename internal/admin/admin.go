@@ -1,8 +1,10 @@
 // Package admin shows what the daemon has, over HTTP: JSON for `meshd status` and for programs, Prometheus metrics,
 // health checks, profiles, and a page that leads to all of them.
 //
-// It only reads: what it shows it asks its owner for when it is asked. The paths, the JSON types of api.go and the names
-// of the metrics are promises to those who build on them; fields and metrics are added and not renamed.
+// What it shows it asks its owner for when it is asked. One path gives an order, POST /api/v1/registries/NAME/release;
+// everything else only reads. Nobody is asked who they are, but what a browser was lured into sending changes nothing. The
+// paths, the JSON types of api.go and the names of the metrics are promises to those who build on them; fields and metrics are
+// added and not renamed.
 package admin
 
 import (
@@ -29,6 +31,8 @@ const (
 	// shutdownTimeout is how long requests may take to end once the server is told to stop.
 	shutdownTimeout = 2 * time.Second
 	headerTimeout   = 10 * time.Second
+	// orderTimeout is how long a registry may take to take an order; clients wait for longer.
+	orderTimeout = 5 * time.Second
 )
 
 // Options are what a server shows. All but the functions may be left out.
@@ -48,6 +52,9 @@ type Options struct {
 	// Resources are what a node would be sent that is described as in an Envoy's bootstrap, in JSON, or by its id alone. The
 	// error says what is wrong with the description.
 	Resources func(node string) (Resources, error)
+	// Release has a registry let go of what it holds although its source has told that it is gone, and returns how many
+	// instances that is. Its errors are those of [aggregate.Controller.Release].
+	Release func(ctx context.Context, registry string) (int, error)
 }
 
 // Server is the admin server.
@@ -108,7 +115,7 @@ var pages = []struct{ path, what string }{
 	{"/-/ready", "answers 200 once the first complete view is served"},
 	{"/metrics", "metrics for Prometheus"},
 	{"/api/v1/status", "everything that <code>meshd status</code> shows"},
-	{"/api/v1/registries", "where services come from"},
+	{"/api/v1/registries", "where services come from, and how each registry stands with its source; POST /api/v1/registries/NAME/release, as <code>meshd release</code> does, lets go of what one holds"},
 	{"/api/v1/services", "the services, their ports and endpoints, and where each of them comes from; /api/v1/explain?host=HOST for all about one"},
 	{"/api/v1/problems", "what is wrong with the input"},
 	{"/api/v1/changes", "what changed when, and by which registry"},
@@ -126,6 +133,7 @@ func (s *Server) handler() http.Handler {
 	mux.HandleFunc("GET /api/v1/registries", func(w http.ResponseWriter, _ *http.Request) {
 		s.send(w, Registries{s.options.Registries()})
 	})
+	mux.HandleFunc("POST /api/v1/registries/{name}/release", s.release)
 	mux.HandleFunc("GET /api/v1/services", func(w http.ResponseWriter, _ *http.Request) { s.send(w, Services{s.services()}) })
 	mux.HandleFunc("GET /api/v1/explain", s.explain)
 	mux.HandleFunc("GET /api/v1/resources", s.resources)
@@ -138,7 +146,7 @@ func (s *Server) handler() http.Handler {
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
-	return mux
+	return http.NewCrossOriginProtection().Handler(mux)
 }
 
 func index(w http.ResponseWriter, _ *http.Request) {
@@ -215,6 +223,29 @@ func (s *Server) explain(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNotFound)
 	}
 	s.send(w, x)
+}
+
+func (s *Server) release(w http.ResponseWriter, r *http.Request) {
+	// No page of ours gives orders, so that one with an origin is foreign even if it is not cross-origin: somebody has a name of
+	// their own lead to this address (DNS rebinding).
+	if origin := r.Header.Get("Origin"); origin != "" {
+		http.Error(w, fmt.Sprintf("pages give no orders, and this one is of %q", origin), http.StatusForbidden)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), orderTimeout)
+	defer cancel()
+	name := r.PathValue("name")
+	n, err := s.options.Release(ctx, name)
+	switch {
+	case errors.Is(err, aggregate.ErrNoRegistry):
+		http.Error(w, err.Error(), http.StatusNotFound)
+	case errors.Is(err, aggregate.ErrHoldsNothing):
+		http.Error(w, err.Error(), http.StatusConflict)
+	case err != nil:
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+	default:
+		s.send(w, Release{name, n})
+	}
 }
 
 func (s *Server) resources(w http.ResponseWriter, r *http.Request) {

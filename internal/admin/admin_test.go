@@ -5,15 +5,18 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -51,6 +54,7 @@ func start(t *testing.T) *daemon {
 		Version: "1.2.3", Commit: "abc",
 		XDS:        &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 15010},
 		Registries: func() []aggregate.RegistryStatus { return d.registries },
+		Release:    d.letGo,
 		History:    func() []aggregate.Change { return d.history },
 		Nodes:      func() []xds.NodeStatus { return d.nodes },
 		NodeProblems: func() []mesh.Problem {
@@ -116,7 +120,21 @@ func (d *daemon) serve(t *testing.T) {
 			{Severity: mesh.Error, Code: "no-such-field", Field: "spec.prots", Message: `is no field; did you mean "ports"?`, Serving: "what it said before", Origin: mesh.Origin{Registry: "files", Source: "b.yaml", Line: 7, Column: 3}, Since: noon},
 		},
 	}
-	d.registries = []aggregate.RegistryStatus{{Name: "files", Synced: true, Published: noon, Services: 1, Problems: 2}}
+	d.registries = []aggregate.RegistryStatus{
+		{Name: "files", Synced: true, Published: noon, Services: 1, Problems: 2},
+		{Name: "consul", Synced: true, Published: noon, Standing: &mesh.Standing{
+			Source: "127.0.0.1:8500", Mode: "each service is watched", Connections: 3, Requests: 1234,
+			Watches: []mesh.Watch{
+				{Query: "instances", Count: 2000, Transport: "HTTP/2.0 streaming", Answered: noon},
+				{Query: "services", Count: 1, Transport: "HTTP/2.0 blocking-query", Index: 4711, Answered: noon, Error: "does not answer: EOF", Failed: noon.Add(time.Minute)},
+			},
+			Held: []mesh.Holding{
+				{Service: "pay", Instances: 2, Reason: "its index went back from 9 to 7", Since: noon},
+				{Service: "cart", Instances: 1, Reason: "it takes the last instance", Since: noon},
+			},
+			TroubledAt: noon.Add(time.Minute), Unconfirmed: 4,
+		}},
+	}
 	d.history = []aggregate.Change{
 		{Generation: 2, Time: noon, Registries: []string{"files"}, Removed: []mesh.Key{{Host: host, Namespace: "default"}}},
 		{Generation: 3, Time: noon, Registries: []string{"files"}, Added: slices.Repeat([]mesh.Key{pay.Key}, 21), Digest: mesh.Digest{0xf0, 0x0d}},
@@ -138,6 +156,20 @@ func (d *daemon) serve(t *testing.T) {
 	}}
 	d.stats.Streams[xds.Delta] = 1
 	d.stats.Types[envoy.Listener].Rejections = 4
+}
+
+// letGo is a release by a registry that holds three instances, one that never holds any, and one that takes no orders.
+func (d *daemon) letGo(ctx context.Context, registry string) (int, error) {
+	switch registry {
+	case "consul":
+		return 3, nil
+	case "files":
+		return 0, fmt.Errorf("the registry files %w", aggregate.ErrHoldsNothing)
+	case "consul dc2/busy":
+		<-ctx.Done()
+		return 0, errors.New("it does not run")
+	}
+	return 0, fmt.Errorf("%w %q", aggregate.ErrNoRegistry, registry)
 }
 
 func (d *daemon) get(t *testing.T, path string) (int, string) {
@@ -187,6 +219,68 @@ func TestAnswersKeepTheirShape(t *testing.T) {
 		file, _, _ := strings.Cut(strings.ReplaceAll(name, "/", "-"), "?")
 		golden(t, file+".json", strings.ReplaceAll(body, d.url[len("http://"):], "127.0.0.1:15014"))
 	}
+}
+
+func TestRelease(t *testing.T) {
+	d := start(t)
+	send := func(method, registry string, headers ...string) (int, string) {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), method, d.url+"/api/v1/registries/"+registry+"/release", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := 0; i < len(headers); i += 2 {
+			r.Header.Set(headers[i], headers[i+1])
+		}
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode, string(body)
+	}
+	code, body := send("POST", "consul")
+	if code != 200 {
+		t.Errorf("release: %d", code)
+	}
+	golden(t, "release.json", body)
+	for _, tt := range []struct {
+		name, method, registry string
+		headers                []string
+		code                   int
+		body                   string
+	}{
+		{"a name that no registry has", "POST", "consl", nil, 404, "there is no registry \"consl\"\n"},
+		{"a name that has to be escaped", "POST", "a%20b%2Fc", nil, 404, "there is no registry \"a b/c\"\n"},
+		{"a registry that never holds anything", "POST", "files", nil, 409, "the registry files holds nothing that can be released\n"},
+		{"a question instead of an order", "GET", "consul", nil, 405, "Method Not Allowed\n"},
+		{"another site's page", "POST", "consul", []string{"Sec-Fetch-Site", "cross-site"}, 403, "cross-origin request detected"},
+		{"another site's page in an old browser", "POST", "consul", []string{"Origin", "https://evil.example"}, 403, "cross-origin request detected"},
+		{"a page whose name was made to lead here", "POST", "consul", []string{"Origin", d.url, "Sec-Fetch-Site", "same-origin"}, 403, "pages give no orders, "},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if code, body := send(tt.method, tt.registry, tt.headers...); code != tt.code || !strings.HasPrefix(body, tt.body) {
+				t.Errorf("got %d %q, want %d %q", code, body, tt.code, tt.body)
+			}
+		})
+	}
+}
+
+func TestARegistryThatTakesNoOrders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &daemon{}
+		s := New(hclog.NewNullLogger(), Options{Release: d.letGo})
+		began := time.Now()
+		w := httptest.NewRecorder()
+		s.handler().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "POST", "/api/v1/registries/consul%20dc2%2Fbusy/release", nil))
+		if w.Code != 503 || w.Body.String() != "it does not run\n" || time.Since(began) != orderTimeout {
+			t.Errorf("after %s: %d %q", time.Since(began), w.Code, w.Body)
+		}
+	})
 }
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -242,6 +336,11 @@ func TestMetrics(t *testing.T) {
 	_, body := d.get(t, "/metrics")
 	for _, want := range []string{
 		`meshd_build_info{commit="abc",goversion="go`, "\nmeshd_ready 1\n", "\nmeshd_view_generation 3\n", "\nmeshd_services 1\n", "\nmeshd_endpoints 1\n",
+		`meshd_registry_held_instances{registry="consul"} 3`, `meshd_registry_held_services{registry="consul"} 2`,
+		`meshd_registry_unconfirmed_answers{registry="consul"} 4`, `meshd_registry_source_up{registry="consul"} 0`,
+		`meshd_registry_source_connections{registry="consul"} 3`, `meshd_registry_source_requests_total{registry="consul"} 1234`,
+		`meshd_registry_watches{query="instances",registry="consul"} 2000`, `meshd_registry_watch_index{query="services",registry="consul"} 4711`,
+		`meshd_registry_watch_answered_timestamp_seconds{query="services",registry="consul"} 1.7673552e+09`,
 		`meshd_problems{severity="error"} 1`, `meshd_problems{severity="warning"} 1`, `meshd_registry_synced{registry="files"} 1`,
 		`meshd_registry_published_timestamp_seconds{registry="files"} 1.7673552e+09`, `meshd_xds_streams{protocol="delta"} 1`,
 		`meshd_xds_rejections_total{type="listeners"} 4`, `meshd_xds_rejecting_streams{type="clusters"} 1`, `meshd_xds_rejecting_streams{type="routes"} 0`,
@@ -250,6 +349,11 @@ func TestMetrics(t *testing.T) {
 	} {
 		if !strings.Contains(body, want) {
 			t.Errorf("no %q in\n%s", want, body)
+		}
+	}
+	for _, none := range []string{`meshd_registry_watch_index{query="instances"`, `meshd_registry_source_up{registry="files"}`, `meshd_registry_held_instances{registry="files"}`} {
+		if strings.Contains(body, none) {
+			t.Errorf("there is %q, of which nothing is known", none)
 		}
 	}
 	families, err := d.metrics().Gather()

@@ -62,6 +62,12 @@ type Registries struct {
 	Registries []aggregate.RegistryStatus `json:"registries"` // by precedence
 }
 
+// Release is the answer of POST /api/v1/registries/NAME/release.
+type Release struct {
+	Registry string `json:"registry"`
+	Released int    `json:"released"` // instances that were served although the source had told that they are gone, and are not any more
+}
+
 // Services is the answer of /api/v1/services.
 type Services struct {
 	Services []Service `json:"services"` // by host, then namespace

@@ -37,6 +37,16 @@ var (
 	registryServices  = desc("registry_services", "Services that the registry knows.", "registry")
 	registryProblems  = desc("registry_problems", "Problems with what the registry was given.", "registry")
 
+	sourceUp          = desc("registry_source_up", "Whether the registry's source answers; 0 while a watch fails.", "registry")
+	sourceConnections = desc("registry_source_connections", "Open connections to the registry's source.", "registry")
+	sourceRequests    = desc("registry_source_requests_total", "Requests to the registry's source.", "registry")
+	heldInstances     = desc("registry_held_instances", "Instances that are served on although the registry's source has told that they are gone.", "registry")
+	heldServices      = desc("registry_held_services", "Services with such instances.", "registry")
+	unconfirmed       = desc("registry_unconfirmed_answers", "Answers that take something away and are not believed before the registry's source has confirmed them.", "registry")
+	watches           = desc("registry_watches", "Standing questions to the registry's source.", "registry", "query")
+	watchIndex        = desc("registry_watch_index", "The source's own number of the newest answer.", "registry", "query")
+	watchAnswered     = desc("registry_watch_answered_timestamp_seconds", "When the newest answer came.", "registry", "query")
+
 	streams     = desc("xds_streams", "Streams of nodes that are connected.", "protocol")
 	scopes      = desc("xds_scopes", "Scopes of the nodes that are connected; nodes of one scope share what they are sent.")
 	pending     = desc("xds_pending_responses", "Responses that nodes have not answered yet.")
@@ -80,6 +90,25 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		gauge(registryProblems, float64(r.Problems), r.Name)
 		if r.Synced {
 			gauge(registryPublished, timestamp(r.Published), r.Name)
+		}
+		standing := r.Standing
+		if standing == nil {
+			continue
+		}
+		gauge(sourceUp, truth(standing.Up()), r.Name)
+		gauge(sourceConnections, float64(standing.Connections), r.Name)
+		counter(sourceRequests, standing.Requests, r.Name)
+		gauge(heldInstances, float64(standing.HeldInstances()), r.Name)
+		gauge(heldServices, float64(len(standing.Held)), r.Name)
+		gauge(unconfirmed, float64(standing.Unconfirmed), r.Name)
+		for _, w := range standing.Watches {
+			gauge(watches, float64(w.Count), r.Name, w.Query)
+			if w.Index != 0 {
+				gauge(watchIndex, float64(w.Index), r.Name, w.Query)
+			}
+			if !w.Answered.IsZero() {
+				gauge(watchAnswered, timestamp(w.Answered), r.Name, w.Query)
+			}
 		}
 	}
 

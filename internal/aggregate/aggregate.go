@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -25,6 +26,19 @@ type Registry interface {
 	// never blocks. Run returns nil when ctx ends, with all its goroutines gone. A source out of reach is a problem in the
 	// catalog beside what was known before, not an error.
 	Run(ctx context.Context, publish func(mesh.Catalog)) error
+}
+
+// Stander is a registry that can tell how it stands with its source. It may be asked at any time, and answers at once.
+type Stander interface {
+	Standing() mesh.Standing
+}
+
+// Holder is a registry that may hold things: serve them on although its source has told that they are gone, as long as it has
+// reasons not to believe it.
+type Holder interface {
+	// Release lets go of all that is held, and returns how many instances that is. It fails if the registry does not take the
+	// order before ctx ends, since it does not run or is busy.
+	Release(ctx context.Context) (int, error)
 }
 
 // Options are a controller's settings; zero values are the defaults.
@@ -57,6 +71,8 @@ type RegistryStatus struct {
 	Published time.Time `json:"published,omitzero"` // when its latest catalog came
 	Services  int       `json:"services"`
 	Problems  int       `json:"problems"`
+	// Standing is how it stands with its source at this moment; nil for a registry that does not tell, as that of files.
+	Standing *mesh.Standing `json:"standing,omitempty"`
 	// Why are the problems of a registry that is not synced: before the first view nothing else has them.
 	Why []mesh.Problem `json:"-"`
 }
@@ -115,8 +131,43 @@ func (c *Controller) History() []Change {
 // Registries are the registries' states in order of precedence.
 func (c *Controller) Registries() []RegistryStatus {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	return slices.Clone(c.statuses)
+	all := slices.Clone(c.statuses)
+	c.mu.Unlock()
+	for i, r := range c.registries {
+		if r, ok := r.(Stander); ok {
+			standing := r.Standing()
+			all[i].Standing = &standing
+		}
+	}
+	return all
+}
+
+// Why a release is impossible, whatever happens. Other errors of [Controller.Release] may pass.
+var (
+	ErrNoRegistry   = errors.New("there is no registry")
+	ErrHoldsNothing = errors.New("holds nothing that can be released")
+)
+
+// Release has a registry let go of all that it holds although its source has told that it is gone, and returns how many
+// instances that is. The error is [ErrNoRegistry], or [ErrHoldsNothing] of a registry that by its nature never does, or says
+// that the registry did not take the order before ctx ended.
+func (c *Controller) Release(ctx context.Context, name string) (int, error) {
+	var names []string
+	for _, r := range c.registries {
+		if names = append(names, r.Name()); r.Name() != name {
+			continue
+		}
+		holder, ok := r.(Holder)
+		if !ok {
+			return 0, fmt.Errorf("the registry %s %w; where it serves an earlier version of something, a problem says so", name, ErrHoldsNothing)
+		}
+		n, err := holder.Release(ctx)
+		if err != nil {
+			return 0, fmt.Errorf("the registry %s has not taken the order: %w", name, err)
+		}
+		return n, nil
+	}
+	return 0, fmt.Errorf("%w %q; there are: %s", ErrNoRegistry, name, strings.Join(names, ", "))
 }
 
 // Run runs the registries and the handlers until ctx ends or a registry fails, and returns when all of them have ended.

@@ -185,3 +185,78 @@ func TestARegistryThatFailsEndsTheController(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// doubting is a registry that does not believe its source.
+type doubting struct {
+	silent
+	held *int
+}
+
+func (d doubting) Standing() mesh.Standing {
+	return mesh.Standing{Source: "192.0.2.1:8500", Held: []mesh.Holding{{Service: "pay", Instances: *d.held}}}
+}
+
+func (d doubting) Release(ctx context.Context) (int, error) {
+	if ctx.Err() != nil {
+		return 0, errors.New("the registry does not run")
+	}
+	n := *d.held
+	*d.held = 0
+	return n, nil
+}
+
+func TestStandingsAreThoseOfTheMoment(t *testing.T) {
+	held := 2
+	c := New(hclog.NewNullLogger(), []Registry{silent{"files"}, doubting{silent{"consul"}, &held}}, Options{})
+	for _, want := range []int{2, 1} {
+		held = want
+		r := c.Registries()
+		if r[0].Standing != nil {
+			t.Errorf("a registry that tells no standing has %+v", r[0].Standing)
+		}
+		if r[1].Standing == nil || r[1].Standing.HeldInstances() != want {
+			t.Errorf("got the standing %+v, want one with %d held instances", r[1].Standing, want)
+		}
+	}
+}
+
+func TestRelease(t *testing.T) {
+	held := 2
+	c := New(hclog.NewNullLogger(), []Registry{silent{"files"}, doubting{silent{"consul"}, &held}}, Options{})
+	late, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, tt := range []struct {
+		name     string
+		ctx      context.Context
+		registry string
+		want     int
+		kind     error
+		message  string
+	}{
+		{name: "what is held goes", ctx: t.Context(), registry: "consul", want: 2},
+		{name: "nothing is held any more", ctx: t.Context(), registry: "consul"},
+		{
+			name: "a name that no registry has", ctx: t.Context(), registry: "Consul", kind: ErrNoRegistry,
+			message: `there is no registry "Consul"; there are: files, consul`,
+		},
+		{
+			name: "a registry that never holds anything", ctx: t.Context(), registry: "files", kind: ErrHoldsNothing,
+			message: "the registry files holds nothing that can be released; where it serves an earlier version of something, a problem says so",
+		},
+		{
+			name: "a registry that is too busy", ctx: late, registry: "consul",
+			message: "the registry consul has not taken the order: the registry does not run",
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			n, err := c.Release(tt.ctx, tt.registry)
+			message := ""
+			if err != nil {
+				message = err.Error()
+			}
+			if n != tt.want || message != tt.message || tt.kind != nil && !errors.Is(err, tt.kind) {
+				t.Errorf("got %d and %q, want %d and %q, of kind %v", n, message, tt.want, tt.message, tt.kind)
+			}
+		})
+	}
+}

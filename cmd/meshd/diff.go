@@ -124,7 +124,7 @@ func daemonResources(ctx context.Context, daemon string, n *corev3.Node) (r admi
 	}
 	ctx, cancel := context.WithTimeout(ctx, resourcesTimeout)
 	defer cancel()
-	status, body, err := ask(ctx, daemon, path+"?node="+url.QueryEscape(string(description)))
+	status, body, err := ask(ctx, daemon, http.MethodGet, path+"?node="+url.QueryEscape(string(description)))
 	switch {
 	case err != nil:
 		return r, fmt.Errorf("%w; start it with meshd serve, or say with --from where it is", err)
@@ -132,7 +132,7 @@ func daemonResources(ctx context.Context, daemon string, n *corev3.Node) (r admi
 		return r, fmt.Errorf("%s: %s", daemon, strings.TrimSpace(string(body)))
 	}
 	if err := json.Unmarshal(body, &r); err != nil || r.Resources == nil {
-		return r, strange(daemon, path, status)
+		return r, strange(daemon, http.MethodGet, path, status)
 	}
 	return r, nil
 }

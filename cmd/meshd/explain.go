@@ -100,7 +100,7 @@ func explainOffline(paths []string, h mesh.Host, namespace string) (admin.Explan
 
 // explainDaemon has the daemon explain a host.
 func explainDaemon(ctx context.Context, daemon *daemonAt, service string) (x admin.Explanation, err error) {
-	status, body, err := daemon.ask(ctx, "/api/v1/explain?host="+url.QueryEscape(service))
+	status, body, err := daemon.ask(ctx, http.MethodGet, "/api/v1/explain?host="+url.QueryEscape(service))
 	switch {
 	case err != nil:
 		return x, err
@@ -108,7 +108,7 @@ func explainDaemon(ctx context.Context, daemon *daemonAt, service string) (x adm
 		return x, fmt.Errorf("%s: %s", daemon.at(), strings.TrimSpace(string(body)))
 	}
 	if err := json.Unmarshal(body, &x); err != nil || x.Host == "" {
-		return x, strange(daemon.at(), "/api/v1/explain", status)
+		return x, strange(daemon.at(), http.MethodGet, "/api/v1/explain", status)
 	}
 	return x, nil
 }

@@ -1,5 +1,5 @@
-// Command meshd serves ServiceEntry files to Envoys over xDS. Each subcommand has a file of its own; serve.go puts the
-// daemon together, and is the place to begin to read.
+// Command meshd serves ServiceEntry files and the services of Consul to Envoys over xDS. Each subcommand has a file of its
+// own; serve.go puts the daemon together, and is the place to begin to read.
 package main
 
 import (
@@ -53,11 +53,12 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "meshd",
 		Short: "Istio's ServiceEntry for machines without Kubernetes",
-		Long: `meshd reads ServiceEntry and WorkloadEntry documents from folders and serves them over xDS to the Envoys of
-your machines. It shows what every proxy was given, from which line of which file, and whether the proxy
-took it.`,
+		Long: `meshd reads ServiceEntry and WorkloadEntry documents from folders, and services from Consul, and serves them
+over xDS to the Envoys of your machines. It shows what every proxy was given, from which line of which file or
+which instance of Consul, and whether the proxy took it.`,
 		Example: `  meshd check /etc/meshd/entries           # are the entries right?
   meshd serve                              # run the daemon
+  meshd serve --consul 127.0.0.1:8500      # with the services of Consul
   meshd bootstrap --node-id web-1 >e.json  # what an Envoy must be told
   envoy -c e.json                          # run it
   meshd status                             # what does everybody have?`,
@@ -65,7 +66,7 @@ took it.`,
 		SilenceUsage:  true,
 	}
 	root.SetFlagErrorFunc(suggestFlag)
-	root.AddCommand(newServe(), newCheck(), newRender(), newDiff(), newExplain(), newSchema(), newBootstrap(), newStatus(), newVersion())
+	root.AddCommand(newServe(), newCheck(), newRender(), newDiff(), newExplain(), newDiscover(), newSchema(), newBootstrap(), newStatus(), newRelease(), newVersion())
 	return root
 }
 

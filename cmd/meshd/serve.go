@@ -20,6 +20,7 @@ import (
 	"github.com/meshd/meshd/internal/admin"
 	"github.com/meshd/meshd/internal/aggregate"
 	"github.com/meshd/meshd/internal/config"
+	"github.com/meshd/meshd/internal/consulreg"
 	"github.com/meshd/meshd/internal/filereg"
 	"github.com/meshd/meshd/internal/mesh"
 	"github.com/meshd/meshd/internal/strictyaml"
@@ -86,7 +87,11 @@ func serve(ctx context.Context, settings *config.Config, load func() (*config.Co
 	files := filereg.New(log, filesRegistry, entries, filereg.Options{
 		RescanInterval: settings.RescanInterval.Duration, MaxFileBytes: int64(settings.MaxFileSize), StateDir: filepath.Join(string(settings.StateDir), filesRegistry),
 	})
-	controller := aggregate.New(log, []aggregate.Registry{files}, aggregate.Options{FirstView: settings.FirstViewTimeout.Duration})
+	registries := []aggregate.Registry{files}
+	for _, c := range consulRegistries(settings.Consul, string(settings.StateDir)) {
+		registries = append(registries, consulreg.New(log, c.name, c.options))
+	}
+	controller := aggregate.New(log, registries, aggregate.Options{FirstView: settings.FirstViewTimeout.Duration})
 
 	// The server translates each view for the nodes, and sends them what is new to them.
 	server := xds.New(log, xds.Options{
@@ -97,7 +102,7 @@ func serve(ctx context.Context, settings *config.Config, load func() (*config.Co
 	// What is served is shown, and the service manager told.
 	pages := admin.New(log, admin.Options{
 		Version: build.Version, Commit: build.Commit, XDS: xdsListener.Addr(),
-		Registries: controller.Registries, History: controller.History,
+		Registries: controller.Registries, Release: controller.Release, History: controller.History,
 		Nodes: server.Nodes, NodeProblems: server.Problems, Stats: server.Stats, Sights: server.Sights, Near: strictyaml.Suggest,
 		Resources: func(node string) (admin.Resources, error) {
 			return nodeResources(server, settings.OutboundTrafficPolicy, node)

@@ -19,7 +19,7 @@ func settingsFlags(cmd *cobra.Command) *string {
 	file := cmd.Flags().String("config", config.DefaultFile, "`file` of settings, which may be absent if it is not named here; \"\" for none")
 	for _, s := range config.Settings() {
 		if s.List() {
-			cmd.Flags().StringArray(s.Key, []string{s.Default}, s.Help)
+			cmd.Flags().StringArray(s.Key, s.Split(s.Default), s.Help)
 		} else {
 			cmd.Flags().String(s.Key, s.Default, s.Help)
 		}
@@ -40,6 +40,12 @@ func loadSettings(cmd *cobra.Command, file string) (*config.Config, error) {
 			from.Flags[s.Key] = []string{flag.Value.String()}
 		}
 	}
+	chooseFile(cmd, &from, file)
+	return config.Load(from)
+}
+
+// chooseFile makes settings be read from the file of --config, if that is given; "" is none.
+func chooseFile(cmd *cobra.Command, from *config.Sources, file string) {
 	switch {
 	case !cmd.Flags().Changed("config"):
 	case file == "":
@@ -48,7 +54,6 @@ func loadSettings(cmd *cobra.Command, file string) (*config.Config, error) {
 	default:
 		from.File = file
 	}
-	return config.Load(from)
 }
 
 // installedSettings are those of the daemon that is installed here, but for its flags.
@@ -63,11 +68,8 @@ func review(log hclog.Logger, settings *config.Config, load func() (*config.Conf
 		log.Error("the settings are wrong now; those of the start stay in effect", "error", err)
 		return
 	}
-	was := settings.Describe()
-	for i, s := range now.Describe() {
-		if s.Value != was[i].Value {
-			log.Warn("a setting has changed; restart to have it", "setting", s.Key, "in-effect", was[i].Value, "then", s.Value, "from", s.Origin)
-		}
+	for _, s := range now.Since(settings) {
+		log.Warn("a setting has changed; restart to have it", "setting", s.Key, "in-effect", s.Was, "then", s.Now, "from", s.Origin)
 	}
 }
 

@@ -248,7 +248,7 @@ func environment(s source) []string {
 	return found
 }
 
-// sleep allows time.Sleep in tests under the fake clock of testing/synctest, and in integration tests with a comment beside it.
+// sleep allows time.Sleep in tests under the fake clock of testing/synctest, and in those of real programs with a comment beside it.
 func sleep(s source) []string {
 	if !s.test || slices.Contains(imported(s), "testing/synctest") {
 		return nil
@@ -259,10 +259,10 @@ func sleep(s source) []string {
 	}
 	var found []string
 	for _, pos := range uses(s, "time", "Sleep") {
-		if s.pkg == "integration" && (commented[pos.Line] || commented[pos.Line-1]) {
+		if (s.pkg == "integration" || s.pkg == "consulreg") && (commented[pos.Line] || commented[pos.Line-1]) {
 			continue
 		}
-		found = append(found, pos.String()+": a test does not sleep to wait; run it in synctest.Test, or wait for what should happen (in internal/integration a sleep is allowed with a comment beside it that says why)")
+		found = append(found, pos.String()+": a test does not sleep to wait; run it in synctest.Test, or wait for what should happen (in internal/integration and internal/consulreg a sleep is allowed with a comment beside it that says why)")
 	}
 	return found
 }

@@ -185,11 +185,12 @@ func (s discoveredService) health(n int) string {
 			total++
 		}
 	}
-	text := fmt.Sprint(total)
+	var text strings.Builder
+	text.WriteString(fmt.Sprint(total))
 	for _, h := range []mesh.Health{mesh.Degraded, mesh.Draining, mesh.Unhealthy} {
 		if counts[h] > 0 {
-			text += fmt.Sprintf(", %d %s", counts[h], h)
+			text.WriteString(fmt.Sprintf(", %d %s", counts[h], h))
 		}
 	}
-	return text
+	return text.String()
 }

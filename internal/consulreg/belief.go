@@ -10,6 +10,13 @@ import (
 // all. A server that replays its log (1.6 to 3 s for 12,000 entries) is done by then.
 const patience = 15 * time.Second
 
+// A loss of many services at once with an index that went back is what it looks like when Consul has lost its data, and agents are
+// about to register their services again, which takes them a minute or two. It is believed if it is still so after reunion.
+const (
+	reunion = 2 * time.Minute
+	many    = 10 // services, of which a share may be a loss of many
+)
+
 // staleContact is how long ago a server may have heard from its leader for its answers to count as fresh.
 const staleContact = 10 * time.Second
 
@@ -18,6 +25,7 @@ type page struct {
 	instances []*instance // sorted
 	index     uint64      // of the last answer that was believed; 0: of none since the start
 	filtered  bool        // whether that answer was filtered by ACLs
+	mixed     bool        // whether more answers than that one have their part in the instances
 	doubt     *doubt      // an answer that is not believed; nil: none
 }
 
@@ -54,7 +62,8 @@ type sighting struct {
 // by these rules:
 //
 //   - An answer with the index of the last believed one takes nothing away, whatever it says: what it lacks is hidden, and not
-//     gone. (What it has besides was hidden before: rights change no index.)
+//     gone. (What it has besides was hidden before: rights change no index.) If Consul says that it has left something out, which
+//     it did not before, that is a doubt as in any other answer, so that it is told.
 //   - A suspect answer (see suspicion) is not believed until a consistent read confirms it. What it merely adds and changes is
 //     taken if that does not happen for a while.
 //   - An answer that is not suspect, but takes more than the guard lets go in one step, waits for a consistent read as well.
@@ -63,12 +72,17 @@ type sighting struct {
 //
 // The page of a service of which nothing is known has no index and no instances.
 func (g Guard) judge(p *page, s sighting) (next *page, confirm bool) {
-	if s.index == p.index && !s.consistent && len(missing(p.instances, s.instances)) > 0 {
+	newlyFiltered := s.filtered && !p.filtered // which is to be told
+	if s.index == p.index && !s.consistent && !newlyFiltered && len(missing(p.instances, s.instances)) > 0 {
 		return p, p.doubt != nil
 	}
 	if sameInstances(p.instances, s.instances) {
 		if s.filtered && !p.filtered && len(p.instances) > 0 {
-			return p, false // it saw all that there was, and is not the measure for what comes
+			// It saw all that there was, which ends any doubt, but is not the measure for what comes.
+			return &page{instances: p.instances, index: p.index, filtered: p.filtered, mixed: p.mixed}, false
+		}
+		if s.index < p.index && !s.consistent {
+			return p, true // of what a server says that lags behind, the next thing must not look new
 		}
 		return &page{instances: p.instances, index: s.index, filtered: s.filtered}, false
 	}
@@ -80,7 +94,7 @@ func (g Guard) judge(p *page, s sighting) (next *page, confirm bool) {
 	if p.doubt != nil {
 		d.since, d.merged = p.doubt.since, p.doubt.merged
 	}
-	next = &page{instances: p.instances, index: p.index, filtered: p.filtered, doubt: d}
+	next = &page{instances: p.instances, index: p.index, filtered: p.filtered, mixed: p.mixed, doubt: d}
 	if d.merged {
 		next = next.merge()
 	}
@@ -93,28 +107,27 @@ func (g Guard) objection(p *page, s sighting) string {
 	switch {
 	case newlyFiltered:
 		return "Consul left out what the token may not see, which it did not before"
+	case s.consistent && s.index == p.index && !p.mixed && len(missing(p.instances, s.instances)) > 0:
+		return "its index is that of an earlier answer that had more: what it lacks is hidden"
 	case s.consistent && s.filtered:
 		return g.excess(p, s) // the token has never seen everything, so that not even this is the whole truth
 	case s.consistent:
 		return ""
 	}
-	if reason := suspicion(p.index, s); reason != "" && len(p.instances)+len(s.instances) > 0 {
+	if reason := suspicion(p.index, s); reason != "" {
 		return reason
-	}
-	if g.Off {
-		return ""
-	}
-	if gone := missing(p.instances, s.instances); len(gone) > 0 && len(s.instances) == 0 {
-		return "it takes the last instance"
 	}
 	return g.excess(p, s)
 }
+
+// wentBack does not say from where to where, so that what is told stays the same while it lasts.
+const wentBack = "its index went back, as when a server is replaying its log or was restored"
 
 // suspicion is what makes an answer suspect; empty if nothing does.
 func suspicion(believed uint64, s sighting) string {
 	switch {
 	case s.index < believed:
-		return fmt.Sprintf("its index went back from %d to %d, as when a server is replaying its log or was restored", believed, s.index)
+		return wentBack
 	case s.troubled:
 		return "it came soon after Consul had failed or was connected to"
 	case s.contact > staleContact:
@@ -126,20 +139,24 @@ func suspicion(believed uint64, s sighting) string {
 // excess tells whether an answer takes more of a service's instances than may go in one step.
 func (g Guard) excess(p *page, s sighting) string {
 	gone := missing(p.instances, s.instances)
-	if g.Off || len(p.instances) < 4 || float64(len(gone)) <= g.Endpoints*float64(len(p.instances)) {
-		return ""
+	switch {
+	case g.Off:
+	case len(gone) > 0 && len(s.instances) == 0:
+		return "it takes the last instance"
+	case len(p.instances) >= 4 && float64(len(gone)) > g.Endpoints*float64(len(p.instances)):
+		return fmt.Sprintf("it takes %d of %d instances at once", len(gone), len(p.instances))
 	}
-	return fmt.Sprintf("it takes %d of %d instances at once", len(gone), len(p.instances))
+	return ""
 }
 
 // merge takes what the doubted answer adds and changes. What it lacks stays.
 func (p *page) merge() *page {
 	d := *p.doubt
 	d.merged = true
-	next := &page{instances: union(p.instances, d.instances), index: p.index, filtered: p.filtered, doubt: &d}
+	next := &page{instances: union(p.instances, d.instances), index: p.index, filtered: p.filtered, mixed: true, doubt: &d}
 	if len(next.instances) == len(d.instances) {
 		next.doubt = nil // it lacked nothing
-		next.index, next.filtered = d.index, d.filtered
+		next.index, next.filtered, next.mixed = d.index, d.filtered, false
 	}
 	return next
 }
@@ -195,6 +212,7 @@ type directoryDoubt struct {
 	filtered bool
 	reason   string
 	since    time.Time
+	reunion  bool // whether services that are gone may be about to come back
 }
 
 // consulService is the name under which Consul's servers are in their own catalog, always. A token that does not see it does
@@ -223,12 +241,15 @@ func (g Guard) look(d *directory, l listing) (next *directory, confirm bool) {
 			gone++
 		}
 	}
-	if gone > 0 && l.index == d.index && !l.consistent {
-		return d, d.doubt != nil
-	}
 	_, had := d.names[consulService]
 	_, has := l.names[consulService]
-	reason := ""
+	hides := len(l.names) == 0 || had && !has || l.filtered && !d.filtered // which is to be told
+	if gone > 0 && l.index == d.index && !l.consistent && !hides {
+		return d, d.doubt != nil
+	}
+	reason, share := "", float64(gone)/float64(max(1, len(d.names)))
+	lossOfMany := d.doubt != nil && d.doubt.reunion ||
+		(l.index < d.index || d.index == 0) && len(d.names) >= many && share > g.Services && !g.Off
 	switch {
 	case gone == 0:
 	case len(l.names) == 0:
@@ -237,12 +258,14 @@ func (g Guard) look(d *directory, l listing) (next *directory, confirm bool) {
 		reason = "it lacks Consul's own service: the token does not see everything any more"
 	case l.filtered && !d.filtered:
 		reason = "Consul left out what the token may not see, which it did not before"
+	case l.consistent && lossOfMany && (d.doubt == nil || l.at.Before(d.doubt.since.Add(reunion))):
+		reason = fmt.Sprintf("its index went back and it lacks %d of %d services, as when Consul has lost its data and agents are to register theirs again; it is believed if it is still so after %s", gone, len(d.names), reunion)
 	case l.consistent && !l.filtered:
-	case l.consistent && !g.Off && float64(gone) > g.Services*float64(len(d.names)):
+	case l.consistent && !g.Off && share > g.Services:
 		reason = fmt.Sprintf("it takes %d of %d services at once, and the token has never seen everything", gone, len(d.names))
 	case l.consistent:
 	case l.index < d.index:
-		reason = fmt.Sprintf("its index went back from %d to %d, as when a server is replaying its log or was restored", d.index, l.index)
+		reason = wentBack
 	case l.troubled:
 		reason = "it came soon after Consul had failed or was connected to"
 	case g.Off:
@@ -250,7 +273,8 @@ func (g Guard) look(d *directory, l listing) (next *directory, confirm bool) {
 		reason = fmt.Sprintf("%d of %d services are missing in it", gone, len(d.names))
 	}
 	if reason == "" {
-		return &directory{names: l.names, index: l.index, filtered: l.filtered}, false
+		// A list that is newly filtered, but lacks nothing, is not the measure for what comes.
+		return &directory{names: l.names, index: l.index, filtered: l.filtered && (d.filtered || d.names == nil)}, false
 	}
 	// The index that was believed stays: the next answer is measured by it.
 	next = &directory{
@@ -260,6 +284,7 @@ func (g Guard) look(d *directory, l listing) (next *directory, confirm bool) {
 	if d.doubt != nil {
 		next.doubt.since = d.doubt.since
 	}
+	next.doubt.reunion = lossOfMany
 	return next, true
 }
 

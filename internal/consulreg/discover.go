@@ -27,8 +27,8 @@ type Discovered struct {
 	Omitted  []Omission      // what is left out of it, and why
 }
 
-// errComplete ends the look.
-var errComplete = errors.New("all is known")
+// errLooked ends the look.
+var errLooked = errors.New("there is something to tell")
 
 // Discover looks at a datacenter once, as a registry with these options does, and says what it found. It fails if Consul does
 // not answer, or hides everything.
@@ -40,19 +40,24 @@ func Discover(ctx context.Context, name string, o Options) (Discovery, error) {
 	var last mesh.Catalog
 	m := r.mirror(ctx, func(c mesh.Catalog) {
 		last = c
-		if c.Unread {
-			cancel(fmt.Errorf("%s", c.Problems[0]))
-		} else {
-			cancel(errComplete)
-		}
+		cancel(errLooked)
 	})
-	if err := context.Cause(ctx); !errors.Is(err, errComplete) {
+	if err := context.Cause(ctx); !errors.Is(err, errLooked) {
 		return Discovery{}, err
+	}
+	if last.Unread { // which is told only with a reason
+		return Discovery{}, errors.New(m.own[0].String())
 	}
 	d := Discovery{Registry: name, Datacenter: m.o.Rules.Datacenter, Problems: last.Problems}
 	for _, name := range slices.Sorted(maps.Keys(m.directory.names)) {
 		found := Discovered{Name: name}
-		switch outcome, read := m.served.outcomes[name]; {
+		p, read := m.pages.Get(serviceName(name))
+		outcome := m.served.outcomes[name]
+		switch {
+		case read && len(p.instances) == 0 && p.filtered:
+			found.Omitted = []Omission{{Service: name, Reason: "the token may not see its instances"}}
+		case read && len(p.instances) == 0:
+			found.Omitted = []Omission{{Service: name, Reason: noInstances}}
 		case read:
 			found.Omitted = outcome.omitted
 			for _, s := range outcome.services {

@@ -27,6 +27,7 @@ type instance struct {
 	NodeMeta    map[string]string `json:"nodeMeta,omitempty"`
 	Weights     weights           `json:"weights"`
 	Status      status            `json:"status,omitempty"`
+	Checked     bool              `json:"checked,omitempty"` // whether it has a check of its own
 }
 
 // socket is an address and a port of its own.
@@ -64,7 +65,7 @@ func (i *instance) compare(o *instance) int {
 // equal tells whether two instances say the same.
 func (i *instance) equal(o *instance) bool {
 	return i.Datacenter == o.Datacenter && i.Node == o.Node && i.ID == o.ID && i.Name == o.Name && i.Kind == o.Kind && i.Address == o.Address &&
-		i.NodeAddress == o.NodeAddress && i.Port == o.Port && i.Weights == o.Weights && i.Status == o.Status &&
+		i.NodeAddress == o.NodeAddress && i.Port == o.Port && i.Weights == o.Weights && i.Status == o.Status && i.Checked == o.Checked &&
 		slices.Equal(i.Tags, o.Tags) && maps.Equal(i.Meta, o.Meta) && maps.Equal(i.NodeMeta, o.NodeMeta) &&
 		maps.Equal(i.Tagged, o.Tagged) && maps.Equal(i.NodeTagged, o.NodeTagged)
 }
@@ -93,8 +94,9 @@ type entry struct {
 		Weights         weights
 	}
 	Checks []struct {
-		CheckID string
-		Status  string
+		CheckID   string
+		Status    string
+		ServiceID string
 	}
 }
 
@@ -116,6 +118,7 @@ func instancesOf(answer []byte) ([]*instance, error) {
 		}
 		for _, c := range e.Checks {
 			i.Status = max(i.Status, statusOf(c.CheckID, c.Status))
+			i.Checked = i.Checked || c.ServiceID != ""
 		}
 		instances[n] = i
 	}

@@ -85,6 +85,8 @@ func TestInstancesAreComparedInFull(t *testing.T) {
 			field.SetString("other")
 		case reflect.Int:
 			field.SetInt(7)
+		case reflect.Bool:
+			field.SetBool(true)
 		case reflect.Uint8:
 			field.SetUint(uint64(critical))
 		case reflect.Struct:

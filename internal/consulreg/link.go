@@ -21,13 +21,24 @@ import (
 	"github.com/hashicorp/consul/api"
 )
 
-// How long an answer may take. To the wait of a blocking query Consul itself adds up to a sixteenth.
-const (
-	dialTimeout   = 5 * time.Second
-	answerTimeout = 10 * time.Second
-	// patientTimeout is for consistent reads: a server that replays its log answers them only when it is done.
-	patientTimeout = 30 * time.Second
-)
+// times are how long a link waits.
+type times struct {
+	dial   time.Duration
+	answer time.Duration // to the wait of a blocking query Consul itself adds up to a sixteenth
+	// patient is for consistent reads: a server that replays its log answers them only when it is done.
+	patient time.Duration
+	// long and short are the waits of blocking queries. A shorter one finds a dead path sooner; where the token does not see
+	// everything, nobody tells when it does.
+	// Longest is for thousands of them over HTTP/2, which finds dead paths by itself.
+	long, longest, short time.Duration
+	ping, pong           time.Duration // of silence on an HTTP/2 connection until it is tried, and then until it is given up
+}
+
+// usualTimes are the times but in tests.
+var usualTimes = times{
+	dial: 5 * time.Second, answer: 10 * time.Second, patient: 30 * time.Second,
+	long: time.Minute, longest: 5 * time.Minute, short: 5 * time.Second, ping: 15 * time.Second, pong: 10 * time.Second,
+}
 
 // query is a question to Consul.
 type query struct {
@@ -60,6 +71,7 @@ type reply struct {
 type link struct {
 	to    Link
 	limit int // of connections to one address
+	times times
 	gate  *gate
 
 	requests    atomic.Uint64
@@ -82,7 +94,7 @@ type client struct {
 }
 
 func newLink(to Link, connections int) *link {
-	return &link{to: to, limit: connections, gate: newGate(), clients: make([]*client, len(to.Addresses))}
+	return &link{to: to, limit: connections, times: usualTimes, gate: newGate(), clients: make([]*client, len(to.Addresses))}
 }
 
 // address is the one that is asked at present.
@@ -94,35 +106,40 @@ func (l *link) address() string {
 
 // ask asks, and waits as long as the gate says before it does.
 func (l *link) ask(ctx context.Context, q query) (reply, error) {
-	var r reply
-	err := l.pass(ctx, func(probe bool) (at int, err error) {
-		if probe {
-			q.index = 0 // all others wait for its answer, so that it must not sleep
-		}
-		r, at, err = l.once(ctx, q)
-		return at, err
-	})
+	probe, err := l.gate.enter(ctx)
 	if err != nil {
 		return reply{}, err
 	}
-	return r, nil
-}
-
-// pass has a question asked as soon as the gate lets it, and tells it and the link how that went.
-func (l *link) pass(ctx context.Context, question func(probe bool) (at int, err error)) error {
-	probe, err := l.gate.enter(ctx)
-	if err != nil {
-		return err
+	if probe {
+		q.index = 0 // all others wait for its answer, so that it must not sleep
 	}
-	at, err := question(probe)
+	r, at, err := l.once(ctx, q)
 	if ctx.Err() != nil {
 		l.gate.abandon(probe)
-		return ctx.Err()
+		return reply{}, ctx.Err()
 	}
 	l.gate.leave(probe, err)
 	if err != nil {
 		l.avoid(at)
 	}
+	return r, err
+}
+
+// inquire asks for what is not of the catalog. The gate lets it wait as well, but an answer opens it for nobody: an agent that has
+// lost its servers may have one.
+func (l *link) inquire(ctx context.Context, path string, o api.QueryOptions, out any) error {
+	probe, err := l.gate.enter(ctx)
+	if err != nil {
+		return err
+	}
+	_, _, at, err := l.get(ctx, path, o, l.times.answer, out)
+	refusal := new(api.StatusError)
+	if err == nil || ctx.Err() != nil || errors.As(err, refusal) && refusal.Code < 500 {
+		l.gate.abandon(probe)
+		return err
+	}
+	l.gate.leave(probe, err)
+	l.avoid(at)
 	return err
 }
 
@@ -147,10 +164,10 @@ func (l *link) get(ctx context.Context, path string, o api.QueryOptions, timeout
 
 // once asks at the current address.
 func (l *link) once(ctx context.Context, q query) (r reply, at int, err error) {
-	timeout := answerTimeout
+	timeout := l.times.answer
 	switch {
 	case q.consistency == consistent:
-		timeout = patientTimeout
+		timeout = l.times.patient
 	case q.index > 0:
 		timeout += q.wait + q.wait/16
 	}
@@ -190,14 +207,11 @@ func (l *link) identify(ctx context.Context) error {
 	if fresh {
 		return nil
 	}
-	err = l.pass(ctx, func(bool) (int, error) {
-		var self json.RawMessage
-		_, _, at, err := l.get(ctx, "/v1/acl/token/self", api.QueryOptions{Datacenter: l.to.Datacenter}, answerTimeout, &self)
-		if refusal := new(api.StatusError); errors.As(err, refusal) && refusal.Code == http.StatusUnauthorized {
-			err = nil // ACLs are switched off, and nothing is hidden from anybody
-		}
-		return at, err
-	})
+	var self json.RawMessage
+	err = l.inquire(ctx, "/v1/acl/token/self", api.QueryOptions{Datacenter: l.to.Datacenter}, &self)
+	if refusal := new(api.StatusError); errors.As(err, refusal) && refusal.Code == http.StatusUnauthorized {
+		err = nil // ACLs are switched off, and nothing is hidden from anybody
+	}
 	if err == nil {
 		l.mu.Lock()
 		l.known, l.knownAt = token, time.Now()
@@ -209,17 +223,20 @@ func (l *link) identify(ctx context.Context) error {
 // identified is for how long a token that Consul knew is taken to be known.
 const identified = time.Second
 
-// home is the datacenter of the agent; empty if the token may not know.
+// home is the datacenter of the agent; empty if the token may not know. What the agent says of itself takes a right of its own;
+// where its servers are says the same.
 func (l *link) home(ctx context.Context) (string, error) {
 	var self struct{ Config struct{ Datacenter string } }
-	err := l.pass(ctx, func(bool) (int, error) {
-		_, _, at, err := l.get(ctx, "/v1/agent/self", api.QueryOptions{}, answerTimeout, &self)
-		if refusal := new(api.StatusError); errors.As(err, refusal) && refusal.Code == http.StatusForbidden {
-			err = nil
-		}
-		return at, err
-	})
-	return self.Config.Datacenter, err
+	err := l.inquire(ctx, "/v1/agent/self", api.QueryOptions{}, &self)
+	if refusal := new(api.StatusError); !errors.As(err, refusal) || refusal.Code != http.StatusForbidden {
+		return self.Config.Datacenter, err
+	}
+	var servers []struct{ Node struct{ Datacenter string } }
+	err = l.inquire(ctx, instancesPath+consulService, api.QueryOptions{}, &servers)
+	if len(servers) == 0 {
+		return "", err
+	}
+	return servers[0].Node.Datacenter, nil
 }
 
 // avoid goes on to the address after the one that failed.
@@ -280,7 +297,7 @@ func (l *link) dial(address string) (*client, error) {
 	if err != nil {
 		return nil, err
 	}
-	dialer := &net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second}
+	dialer := &net.Dialer{Timeout: l.times.dial, KeepAlive: 15 * time.Second}
 	network := func(ctx context.Context, _, address string) (net.Conn, error) {
 		return dialer.DialContext(ctx, "tcp", address)
 	}
@@ -289,23 +306,31 @@ func (l *link) dial(address string) (*client, error) {
 		address = "localhost"
 	}
 	address = strings.TrimRight(address, "/") // or the paths of requests begin with two
+	// The transport counts connections as well, but not those that it has found to be one too many over HTTP/2 and is about to close.
+	slots := make(chan struct{}, l.limit)
 	c := &client{transport: &http.Transport{
 		Proxy: http.ProxyFromEnvironment,
 		DialContext: func(ctx context.Context, a, b string) (net.Conn, error) {
+			select {
+			case slots <- struct{}{}:
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
 			conn, err := network(ctx, a, b)
 			if err != nil {
+				<-slots
 				return nil, err
 			}
 			l.connections.Add(1)
-			return &countedConn{Conn: conn, counter: &l.connections}, nil
+			return &countedConn{Conn: conn, closed: func() { l.connections.Add(-1); <-slots }}, nil
 		},
 		TLSClientConfig:     withProtocols(config),
-		TLSHandshakeTimeout: dialTimeout,
+		TLSHandshakeTimeout: l.times.dial,
 		ForceAttemptHTTP2:   true,
 		MaxConnsPerHost:     l.limit,
 		MaxIdleConnsPerHost: l.limit,
-		IdleConnTimeout:     90 * time.Second,
-		HTTP2:               &http.HTTP2Config{SendPingTimeout: 15 * time.Second, PingTimeout: 10 * time.Second},
+		IdleConnTimeout:     30 * time.Second,
+		HTTP2:               &http.HTTP2Config{SendPingTimeout: l.times.ping, PingTimeout: l.times.pong},
 	}}
 	o := &api.Config{
 		Address: address, Scheme: "http", Token: "in the transport", // so that the library looks for none in the environment
@@ -338,6 +363,7 @@ func (a *authenticated) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	r = r.Clone(r.Context())
 	r.URL.RawQuery = a.link.onlyOurs(r.URL.Query())
+	r.URL.RawPath = escaped(r.URL.Path)
 	r.Header.Del("X-Consul-Token")
 	if token != "" {
 		r.Header.Set("X-Consul-Token", token)
@@ -349,6 +375,21 @@ func (a *authenticated) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 	}
 	return resp, err
+}
+
+// escaped is a path in which the name of a service is one part, whatever is in it. The library leaves "/" and ".." as they are, which
+// would be other paths.
+func escaped(path string) string {
+	at := strings.Index(path, instancesPath)
+	if at < 0 {
+		return ""
+	}
+	at += len(instancesPath)
+	name := url.PathEscape(path[at:])
+	if strings.Trim(name, ".") == "" {
+		name = strings.ReplaceAll(name, ".", "%2E")
+	}
+	return (&url.URL{Path: path[:at]}).EscapedPath() + name
 }
 
 // onlyOurs takes out of a request what the library has taken from variables of the environment: a namespace and a partition, where
@@ -396,12 +437,12 @@ func (t TLS) looks() string {
 // countedConn is a connection that is counted as long as it is open.
 type countedConn struct {
 	net.Conn
-	once    sync.Once
-	counter *atomic.Int64
+	once   sync.Once
+	closed func()
 }
 
 func (c *countedConn) Close() error {
-	c.once.Do(func() { c.counter.Add(-1) })
+	defer c.once.Do(c.closed)
 	return c.Conn.Close()
 }
 
@@ -439,6 +480,9 @@ func (l *link) failure(err error) (code, message string) {
 		remedy = "correct its address"
 	case errors.As(err, &syntax), errors.As(err, &content):
 		return CodeUnreachable, "does not answer: what came is not what Consul says; correct its address"
+	case strings.Contains(err.Error(), "tls: certificate required"), strings.Contains(err.Error(), "tls: bad certificate"),
+		strings.Contains(err.Error(), "client conn could not be established"): // this is HTTP/2's word for it
+		return CodeUnreachable, "does not answer: it closes connections, as one does that wants to know its clients; name a certificate by tls.cert-file and tls.key-file, or correct its address"
 	case errors.As(err, &certificate):
 		remedy = "name the CA of its certificate by tls.ca-file, or correct its address or tls.server-name"
 	}

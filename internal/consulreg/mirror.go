@@ -16,8 +16,12 @@ import (
 const (
 	// trouble is for how long after a failure answers are suspect.
 	trouble = time.Minute
-	// sweepPause is the least time from one sweep to the next, where sweeps follow each change of the list of services.
-	sweepPause = 2 * time.Second
+	// few is how many services are read as quickly as all checks are, which tell which services to read.
+	few = 100
+	// sweepRest is the least time from one sweep to the next if it is known what has changed.
+	sweepRest = 10 * time.Second
+	// rollShare is by how much longer than to read all checks the pauses between such reads are at least.
+	rollShare = 4
 	// notable is how long a failure must last to be told.
 	notable = time.Second
 	// retried is how many answers that were not confirmed are asked for again at one time; what becomes of them says whether
@@ -46,6 +50,7 @@ type mirror struct {
 
 	queue       *queue
 	doubted     map[string]bool     // services with a doubt
+	vacant      map[string]bool     // services that have no instances, as Consul says, though they are on its list
 	refused     map[string]bool     // those, and the list under "", that a consistent read did not confirm
 	retryAt     time.Time           // when some of these are read again
 	failures    map[string]*failing // by what fails
@@ -54,6 +59,8 @@ type mirror struct {
 	recoveries  map[recovery]time.Time
 	sweepAt     time.Time // of the next full comparison
 	sweptAt     time.Time
+	rollAt      time.Time // when all checks are to be read; zero: not
+	rolledAt    time.Time // before which they are not read again
 	synced      bool
 	located     bool // whether it is known how far the datacenter is
 	byWatches   bool // whether services are watched one by one
@@ -76,7 +83,7 @@ func (n serviceName) Compare(o serviceName) int { return cmp.Compare(n, o) }
 // failing is something that fails.
 type failing struct {
 	code, message string
-	since         time.Time
+	since, at     time.Time // when it failed first and last
 	told          bool
 }
 
@@ -96,7 +103,7 @@ func newMirror(log hclog.Logger, name string, o Options, l *link, k *keep.Keeper
 	m := &mirror{
 		log: log, name: name, o: o, link: l, keeper: k, group: group, answers: make(chan answer, 64),
 		directory: &directory{}, served: newServed(), unread: map[string]bool{}, filtered: map[string]bool{}, queue: newQueue(),
-		doubted: map[string]bool{}, refused: map[string]bool{}, failures: map[string]*failing{}, recoveries: map[recovery]time.Time{},
+		doubted: map[string]bool{}, vacant: map[string]bool{}, refused: map[string]bool{}, failures: map[string]*failing{}, recoveries: map[recovery]time.Time{},
 		attended: map[string]attendance{}, watches: map[string]*mesh.Watch{},
 		troubledAt: time.Now(), // what comes first comes soon after being connected to
 	}
@@ -166,6 +173,7 @@ func (m *mirror) untilDue(now time.Time) time.Duration {
 	soonest(m.queue.due())
 	soonest(m.sweepAt)
 	soonest(m.retryAt)
+	soonest(m.rollAt)
 	for _, f := range m.failures {
 		if !f.told {
 			soonest(f.since.Add(notable))
@@ -186,6 +194,10 @@ func (m *mirror) untilDue(now time.Time) time.Duration {
 func (m *mirror) tick(now time.Time) {
 	if !m.sweepAt.IsZero() && !now.Before(m.sweepAt) {
 		m.sweep(now)
+	}
+	if !m.rollAt.IsZero() && !now.Before(m.rollAt) {
+		m.rollAt = time.Time{}
+		m.queue.add(job{of: ofRoll}, true)
 	}
 	if !m.retryAt.IsZero() && !now.Before(m.retryAt) {
 		m.retryAt = time.Time{}
@@ -211,6 +223,11 @@ func (m *mirror) tick(now time.Time) {
 	}
 }
 
+// sweepPause is the least time from one sweep to the next, where sweeps follow each change of the list of services.
+func sweepPause(services int) time.Duration {
+	return min(2*time.Second, max(200*time.Millisecond, time.Duration(services)*2*time.Millisecond))
+}
+
 // sweep compares everything.
 func (m *mirror) sweep(now time.Time) {
 	m.sweptAt = now
@@ -227,7 +244,9 @@ func (m *mirror) sweep(now time.Time) {
 func (m *mirror) want(name string, urgent bool) {
 	j := job{of: ofInstances, name: name}
 	if p, ok := m.pages.Get(serviceName(name)); ok {
-		j.known = p.index
+		if !p.filtered { // or other rights show without another index
+			j.known = p.index
+		}
 	} else {
 		j.consistent = m.troubled(time.Now())
 	}

@@ -164,7 +164,7 @@ func (r Rules) withDefaults() Rules {
 	def(&r.MetaPrefix, "meshd-")
 	def(&r.ZoneMeta, "zone")
 	if len(r.Kinds) == 0 {
-		r.Kinds = []string{"service"}
+		r.Kinds = Kinds()[:1]
 	}
 	return r
 }

@@ -21,6 +21,7 @@ const (
 	ofServices  target = iota // the list of services
 	ofInstances               // the instances of one
 	ofSick                    // the checks that are not passing
+	ofRoll                    // all checks, which tell what instances there are
 	ofHome                    // the datacenter of the agent
 )
 
@@ -131,7 +132,9 @@ func (q *queue) ended(j job, failed bool, now time.Time) {
 	switch {
 	case failed:
 		j.failures++
-		j.consistent = j.consistent || e.again && e.consistent
+		if e.again {
+			j.consistent, j.known = j.consistent || e.consistent, 0
+		}
 		q.jobs[k] = &queued{job: j, due: now.Add(pause(j.failures))}
 		q.delayed = append(q.delayed, k)
 	case e.again:

@@ -26,6 +26,7 @@ var ways = []struct {
 // TestAServerThatReplaysItsLog kills a server and starts it again while 2,000 services are registered. Until it has replayed its
 // log it answers as if it had fewer: not one endpoint may be lost by that, nor made unhealthy.
 func TestAServerThatReplaysItsLog(t *testing.T) {
+	t.Parallel()
 	for _, way := range ways {
 		t.Run(way.name, func(t *testing.T) {
 			a := consultest.Start(t, consultest.Options{Mode: consultest.Server, HTTPS: true})

@@ -2,13 +2,13 @@ package consulreg
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"path/filepath"
 
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/meshd/meshd/internal/keep"
-	"github.com/meshd/meshd/internal/pmap"
 )
 
 // record is what is believed, in the form in which it outlives a restart. It holds what Consul said, and not what was made of
@@ -59,17 +59,46 @@ func (m *mirror) restore(data []byte) error {
 	if err := json.Unmarshal(data, &r); err != nil {
 		return fmt.Errorf("read the record: %w", err)
 	}
-	if m.o.Rules.Datacenter == "" {
-		m.o.Rules.Datacenter = r.Datacenter
+	if err := r.check(m.o.Rules.Datacenter); err != nil {
+		return err
 	}
+	def(&m.o.Rules.Datacenter, r.Datacenter)
 	if !m.located && r.Distance != AnyDistance {
 		m.o.Rules.Distance, m.located = r.Distance, true
 	}
 	m.directory = &directory{names: r.Names, filtered: r.Filtered}
-	m.pages = pmap.Map[serviceName, *page]{}
 	for _, s := range r.Services {
 		m.pages = m.pages.With(serviceName(s.Name), &page{instances: s.Instances, filtered: s.Filtered})
+		set(m.filtered, s.Name, s.Filtered)
 		m.translate(s.Name)
+	}
+	for name, tags := range r.Names {
+		if _, read := m.pages.Get(serviceName(name)); !read && m.o.Rules.wanted(name, tags) {
+			m.unread[name] = true // other rules did not want it
+		}
+	}
+	return nil
+}
+
+// check tells what is wrong with a record for a datacenter, whose name may be empty.
+func (r *record) check(datacenter string) error {
+	switch {
+	case r.Names == nil:
+		return errors.New("it has no list of services")
+	case datacenter != "" && r.Datacenter != "" && datacenter != r.Datacenter:
+		return fmt.Errorf("it is of the datacenter %q, and not of %q", r.Datacenter, datacenter)
+	case r.Distance > Far:
+		return fmt.Errorf("it has a distance %d", r.Distance)
+	}
+	for _, s := range r.Services {
+		if _, listed := r.Names[s.Name]; !listed {
+			return fmt.Errorf("the service %q is not in its list", s.Name)
+		}
+		for n, i := range s.Instances {
+			if i == nil || i.Status > maintenance || n > 0 && s.Instances[n-1].compare(i) > 0 {
+				return fmt.Errorf("the service %q has an instance that cannot be", s.Name)
+			}
+		}
 	}
 	return nil
 }

@@ -26,6 +26,43 @@ func sickOf(answer []byte) (sick, error) {
 	return all, nil
 }
 
+// roll is the instances that have checks of their own, by service.
+type roll map[string]map[key]bool
+
+// rollOf reads the answer to /v1/health/state/any.
+func rollOf(answer []byte) (roll, error) {
+	var checks []struct{ Node, ServiceID, ServiceName string }
+	if err := json.Unmarshal(answer, &checks); err != nil {
+		return nil, fmt.Errorf("read the list of checks: %w", err)
+	}
+	all := roll{}
+	for _, c := range checks {
+		if c.ServiceID == "" {
+			continue
+		}
+		if all[c.ServiceName] == nil {
+			all[c.ServiceName] = map[key]bool{}
+		}
+		all[c.ServiceName][key{c.Node, c.ServiceID}] = true
+	}
+	return all, nil
+}
+
+// agrees tells whether these are the instances of a service, as far as they have checks.
+func (r roll) agrees(name string, instances []*instance) bool {
+	n := 0
+	for _, i := range instances {
+		if !i.Checked {
+			continue
+		}
+		n++
+		if !r[name][i.key()] {
+			return false
+		}
+	}
+	return n == len(r[name])
+}
+
 // diagnose is the status that an instance has by all checks that are not passing.
 func diagnose(i *instance, states ...sick) status {
 	worst := passing

@@ -15,6 +15,9 @@ func (m *mirror) take(ctx context.Context, a answer) {
 	if a.watch == 0 {
 		m.queue.ended(a.job, a.err != nil, a.at)
 	}
+	if m.isOver(&a) {
+		return
+	}
 	m.note(&a)
 	switch a.job.of {
 	case ofServices:
@@ -23,6 +26,8 @@ func (m *mirror) take(ctx context.Context, a answer) {
 		m.takeInstances(ctx, &a)
 	case ofSick:
 		m.takeSick(&a)
+	case ofRoll:
+		m.takeRoll(&a)
 	case ofHome:
 		if a.err == nil {
 			m.locate(a.home)
@@ -30,11 +35,24 @@ func (m *mirror) take(ctx context.Context, a answer) {
 	}
 }
 
+// isOver tells whether an answer is of a watch that was given up.
+func (m *mirror) isOver(a *answer) bool {
+	switch {
+	case a.watch == 0:
+		return false
+	case a.job.of == ofInstances:
+		return m.attended[a.job.name].number != a.watch
+	}
+	return a.job.of == ofSick && m.stopStates == nil
+}
+
 // The names under which failures and watches are shown.
 const (
 	listWatch = "services"
+	firmRead  = "services, consistently"
 	readWatch = "instances"
 	homeRead  = "agent"
+	rollRead  = "all checks"
 )
 
 func (a *answer) shownAs() string {
@@ -45,6 +63,8 @@ func (a *answer) shownAs() string {
 		return readWatch
 	case ofHome:
 		return homeRead
+	case ofRoll:
+		return rollRead
 	}
 	return "checks " + a.state
 }
@@ -57,19 +77,19 @@ func (m *mirror) note(a *answer) {
 		w = &mesh.Watch{Query: what, Count: 1}
 		m.watches[what] = w
 	}
+	if a.job.of == ofServices && a.job.consistent {
+		what = firmRead // or each answer that is not to be believed would end what is told of it
+	}
 	f := m.failures[what]
 	if a.err != nil {
 		m.troubledAt = a.at
 		code, message := m.link.failure(a.err)
-		switch {
-		case f == nil:
+		if f == nil {
 			f = &failing{since: a.at}
 			m.failures[what] = f
 			w.Failed = a.at
-		case f.code == code && f.message == message:
-			return
 		}
-		f.code, f.message, w.Error = code, message, message
+		f.at, f.code, f.message, w.Error = a.at, code, message, message
 		return
 	}
 	if f != nil {
@@ -122,6 +142,13 @@ func (m *mirror) takeServices(ctx context.Context, a *answer) {
 		consistent: a.job.consistent, troubled: m.troubled(a.at), at: a.at,
 	})
 	m.directory = next
+	if a.job.consistent {
+		for name := range m.vacant {
+			if _, there := a.names[name]; there || confirm {
+				m.refuse(name, a.at)
+			}
+		}
+	}
 	switch {
 	case confirm && a.job.consistent:
 		m.refuse("", a.at)
@@ -133,9 +160,17 @@ func (m *mirror) takeServices(ctx context.Context, a *answer) {
 	if next == was {
 		return
 	}
+	if next.doubt == nil && next.index < was.index {
+		// An older state was restored. A watch of a service that waits for more than its index now might sleep for very long.
+		for name, at := range m.attended {
+			at.stop()
+			delete(m.attended, name)
+		}
+		m.sweep(a.at)
+	}
 	for name, tags := range next.names {
 		before, known := was.names[name]
-		_, read := m.pages.Get(serviceName(name))
+		p, read := m.pages.Get(serviceName(name))
 		_, attended := m.attended[name]
 		if !read && m.o.Rules.wanted(name, tags) {
 			m.unread[name] = true
@@ -144,6 +179,8 @@ func (m *mirror) takeServices(ctx context.Context, a *answer) {
 		case attended: // it will say so itself
 		case read && known && !slices.Equal(before, tags), !read && m.o.Rules.wanted(name, tags):
 			m.want(name, true)
+		case read && p.index == 0 && p.doubt == nil: // it is of a record
+			m.want(name, false)
 		}
 	}
 	if next.doubt == nil {
@@ -161,7 +198,11 @@ func (m *mirror) takeServices(ctx context.Context, a *answer) {
 	}
 	if !m.byWatches && a.watch != 0 && a.reply.index != a.job.known && was.names != nil {
 		// Something has changed, perhaps of a service whose tags have not.
-		m.sweepAt = earliest(m.sweepAt, m.sweptAt.Add(sweepPause))
+		if m.pages.Len() > few {
+			m.rollAt = earliest(m.rollAt, latest(a.at, m.rolledAt))
+		} else {
+			m.sweepAt = earliest(m.sweepAt, m.sweptAt.Add(sweepPause(m.pages.Len())))
+		}
 	}
 	if m.sweepAt.IsZero() {
 		m.sweepAt = a.at.Add(jitter(m.o.Sweep))
@@ -203,10 +244,7 @@ func (m *mirror) retry(n int) {
 
 func (m *mirror) takeInstances(ctx context.Context, a *answer) {
 	name := a.job.name
-	if at, ok := m.attended[name]; a.watch != 0 {
-		if !ok || at.number != a.watch {
-			return // it was given up
-		}
+	if a.watch != 0 {
 		if a.outOfOrder() {
 			delete(m.attended, name)
 			m.want(name, true)
@@ -225,6 +263,20 @@ func (m *mirror) takeInstances(ctx context.Context, a *answer) {
 	if !known {
 		was = &page{}
 	}
+	if a.job.consistent && len(a.instances) == 0 && len(was.instances) > 0 && !a.reply.filtered {
+		// A service without instances is not on the list. To whom instances are hidden without a word, the list may tell.
+		m.vacant[name] = true
+		m.queue.add(job{of: ofServices, consistent: true}, true)
+		return
+	}
+	delete(m.vacant, name)
+	if a.watch != 0 && a.bare && len(was.instances) > 0 {
+		m.want(name, false) // a watch does not say whether instances are hidden; a read does
+	}
+	if a.watch != 0 && was.filtered {
+		a.reply.filtered = true // a watch does not say whether it is; a read does
+		m.want(name, false)
+	}
 	if !a.unchanged {
 		next, confirm := m.o.Guard.judge(was, sighting{
 			instances: a.instances, index: a.reply.index, filtered: a.reply.filtered, contact: a.reply.contact,
@@ -239,7 +291,7 @@ func (m *mirror) takeInstances(ctx context.Context, a *answer) {
 		}
 	}
 	if m.hidden() != "" { // and nobody will tell when it is not any more
-		m.sweepAt = earliest(m.sweepAt, a.at.Add(shortWait))
+		m.sweepAt = earliest(m.sweepAt, a.at.Add(m.link.times.short))
 	}
 	m.attend(ctx, name)
 }
@@ -247,7 +299,9 @@ func (m *mirror) takeInstances(ctx context.Context, a *answer) {
 // turn makes a page of a service the one that is believed.
 func (m *mirror) turn(name string, was, next *page, now time.Time) {
 	m.pages = m.pages.With(serviceName(name), next)
-	delete(m.unread, name)
+	if next.index > 0 || len(next.instances) > 0 { // and not just a doubt
+		delete(m.unread, name)
+	}
 	set(m.doubted, name, next.doubt != nil)
 	if next.doubt == nil {
 		m.accept(name)
@@ -267,6 +321,7 @@ func (m *mirror) forget(name string) {
 	m.pages = m.pages.Without(serviceName(name))
 	m.queue.drop(ofInstances, name)
 	delete(m.doubted, name)
+	delete(m.vacant, name)
 	delete(m.refused, name)
 	delete(m.filtered, name)
 	if at, ok := m.attended[name]; ok {
@@ -287,8 +342,9 @@ func (m *mirror) release(ctx context.Context) (gone int) {
 	for name := range maps.Clone(m.doubted) {
 		p, _ := m.pages.Get(serviceName(name))
 		gone += p.lost()
+		delete(m.vacant, name)
 		m.turn(name, p, p.release(), now)
-		m.queue.drop(ofInstances, name)
+		m.want(name, false) // what was doubted may be old
 		m.attend(ctx, name)
 	}
 	if d := m.directory.doubt; d != nil {
@@ -352,7 +408,7 @@ func (m *mirror) translate(name string) {
 
 // takeSick reads the services whose instances are not as well, or as sick, as their checks say.
 func (m *mirror) takeSick(a *answer) {
-	if m.stopStates == nil || a.err != nil || a.unchanged {
+	if a.err != nil || a.unchanged {
 		return
 	}
 	if was, known := m.sickness[a.state]; known && maps.Equal(was, a.sick) {
@@ -370,6 +426,23 @@ func (m *mirror) takeSick(a *answer) {
 	}
 }
 
+// takeRoll reads the services whose instances have come or gone. If there are such, that is what has changed, most likely, and the
+// sweep for what a roll does not tell (a port, a tag) may wait.
+func (m *mirror) takeRoll(a *answer) {
+	m.rolledAt = a.at.Add(rollShare * a.took)
+	if m.byWatches || a.err != nil {
+		return
+	}
+	sweepAt := m.sweptAt.Add(sweepPause(m.pages.Len()))
+	for name, p := range m.pages.All() {
+		if p.doubt == nil && !a.roll.agrees(string(name), p.instances) {
+			m.want(string(name), true)
+			sweepAt = m.sweptAt.Add(sweepRest)
+		}
+	}
+	m.sweepAt = earliest(m.sweepAt, sweepAt)
+}
+
 // states are those of checks that are watched together where services are not watched one by one.
 var states = []string{"critical", "warning"}
 
@@ -382,7 +455,11 @@ func (m *mirror) choose(ctx context.Context, transport string) {
 			wanted++
 		}
 	}
-	m.byWatches = strings.HasPrefix(transport, "HTTP/2") && wanted <= m.o.Watches
+	most := m.o.Watches
+	if m.byWatches {
+		most += most / 20 // to go from one way to the other and back costs more than a few watches
+	}
+	m.byWatches = strings.HasPrefix(transport, "HTTP/2") && wanted <= most
 	switch {
 	case m.byWatches && m.stopStates != nil:
 		m.stopStates()
@@ -421,7 +498,7 @@ func (m *mirror) attend(ctx context.Context, name string) {
 	}
 	m.attendances++
 	sub, stop := context.WithCancel(ctx)
-	a := answer{watch: m.attendances + 1, job: job{of: ofInstances, name: name, known: p.index}}
+	a := answer{watch: m.attendances + 1, job: job{of: ofInstances, name: name, known: p.index}, reply: reply{filtered: p.filtered}}
 	m.attended[name] = attendance{a.watch, stop}
 	m.group.Go(func() {
 		defer stop()

@@ -27,7 +27,7 @@ func (m *mirror) publish(publish func(mesh.Catalog)) {
 	default:
 		next.Problems = last.Problems
 	}
-	if next.Unread && len(next.Problems) == 0 {
+	if next.Unread && len(own) == 0 {
 		return // it will soon be whole
 	}
 	if m.spoken && last.Services == next.Services && last.Unread == next.Unread && slices.Equal(last.Problems, next.Problems) {
@@ -54,6 +54,9 @@ func (m *mirror) hidden() string {
 	if len(m.directory.names) == 0 {
 		return "the catalog is empty, and has not even Consul's own service: the token, or the lack of one, hides everything"
 	}
+	if len(m.unread) > 0 {
+		return "" // those that have been read may be the only ones
+	}
 	any := false
 	for _, p := range m.pages.All() {
 		if !p.filtered || len(p.instances) > 0 {
@@ -73,13 +76,13 @@ func (m *mirror) problems() []mesh.Problem {
 		p.Origin = mesh.Origin{Registry: m.name, Source: m.source()}
 		all = append(all, p)
 	}
-	told := map[string]bool{}
-	for _, what := range slices.Sorted(maps.Keys(m.failures)) {
-		f := m.failures[what]
-		if !f.told || told[f.message] {
-			continue
+	newest := map[string]*failing{} // of each kind: while one asks, the others wait at the gate and know less
+	for _, f := range m.failures {
+		if was := newest[f.code]; f.told && (was == nil || f.at.After(was.at)) {
+			newest[f.code] = f
 		}
-		told[f.message] = true
+	}
+	for _, f := range newest {
 		serving := ""
 		if m.served.services.Len() > 0 {
 			serving = "what was known before"
@@ -103,12 +106,12 @@ func (m *mirror) problems() []mesh.Problem {
 		}
 		add(mesh.Problem{Severity: mesh.Warning, Code: "consul-held", Since: held[0].Since, Message: fmt.Sprintf(
 			"%s of %s are missing in answers that are not believed, and are served on: %s; if they are really gone, meshd release %s lets them go",
-			counted(instances, "instance", "instances"), few(names), held[0].Reason, m.name)})
+			counted(instances, "instance", "instances"), list(names), held[0].Reason, m.name)})
 	}
-	if m.hidden() == "" && (m.directory.filtered || len(m.filtered) > 0) {
+	if m.synced && m.hidden() == "" && (m.directory.filtered || len(m.filtered) > 0) {
 		what := "from the list of services"
 		if len(m.filtered) > 0 {
-			what = "instances of " + few(slices.Sorted(maps.Keys(m.filtered)))
+			what = "instances of " + list(slices.Sorted(maps.Keys(m.filtered)))
 		}
 		add(mesh.Problem{Severity: mesh.Notice, Code: "consul-filtered", Message: fmt.Sprintf(
 			"leaves out what the token may not see, %s; if that is not meant, give a token with the rules service_prefix \"\" and node_prefix \"\" with policy read", what)})
@@ -153,8 +156,8 @@ func (m *mirror) held() []mesh.Holding {
 	return all
 }
 
-// few names a few of many.
-func few(names []string) string {
+// list names a few of many.
+func list(names []string) string {
 	const most = 3
 	if len(names) <= most {
 		return strings.Join(names, ", ")
@@ -204,4 +207,11 @@ func (m *mirror) standing() mesh.Standing {
 		s.Watches = append(s.Watches, w)
 	}
 	return s
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
 }

@@ -74,7 +74,7 @@ type member struct {
 // choose gives the instances that the rules let through, in their order.
 func (t *translation) choose(instances []*instance) (chosen []*instance) {
 	if len(instances) == 0 {
-		t.omitted = append(t.omitted, Omission{Service: t.name, Reason: "it has no instances"})
+		t.omitted = append(t.omitted, Omission{Service: t.name, Reason: noInstances})
 	}
 	for _, i := range slices.SortedFunc(slices.Values(instances), (*instance).compare) {
 		if reason := t.against(t.name, i); reason != "" {
@@ -85,6 +85,8 @@ func (t *translation) choose(instances []*instance) (chosen []*instance) {
 	}
 	return chosen
 }
+
+const noInstances = "it has no instances"
 
 // findHosts says under which hosts the service is known, unless it has a name of which none can be made.
 func (t *translation) findHosts() bool {
@@ -138,7 +140,7 @@ func (t *translation) member(i *instance) (*member, bool) {
 }
 
 // healths are what Consul's statuses are in a mesh. An instance in warning is served at its weight for that; one that is
-// critical is kept, for Envoy's panic mode, and so that a service without a good one answers 503 and not 404.
+// critical is kept, so that a service without a good one answers 503 and not 404.
 var healths = [...]mesh.Health{passing: mesh.Healthy, warning: mesh.Healthy, critical: mesh.Unhealthy, maintenance: mesh.Draining}
 
 // maxWeight is the largest that Consul's agents let one register.

@@ -109,7 +109,7 @@ func number(t *testing.T, text string) int {
 func readMatch(t *testing.T, text string) (m Match) {
 	t.Helper()
 	parts := map[string]*string{"name": &m.Name, "tag": &m.Tag, "meta": &m.Meta}
-	for _, field := range strings.Fields(text) {
+	for field := range strings.FieldsSeq(text) {
 		part, pattern, _ := strings.Cut(field, "=")
 		if parts[part] == nil {
 			t.Fatalf("%q is not a part of a match", part)

@@ -1,22 +1,16 @@
 package consulreg
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"net/url"
 	"slices"
-	"strings"
 	"time"
 )
 
-// Waits of blocking queries. A shorter one finds a dead path sooner; where the token does not see everything, nobody tells
-// when it does.
-const (
-	longWait    = time.Minute
-	shortWait   = 5 * time.Second
-	leastPeriod = 100 * time.Millisecond // between two answers to one question
-)
+// leastPeriod is the least time between two answers to one question.
+const leastPeriod = 100 * time.Millisecond
 
 // answer is what came of a question, decoded as far as it is new.
 type answer struct {
@@ -26,11 +20,14 @@ type answer struct {
 	reply reply
 	err   error
 	at    time.Time
+	took  time.Duration // until it came
 
 	unchanged bool // it has the index that was known
+	bare      bool // and nothing else, not even what it had before
 	names     map[string][]string
 	instances []*instance
 	sick      sick
+	roll      roll
 	home      string
 }
 
@@ -50,7 +47,9 @@ func (l *link) read(ctx context.Context, j job) answer {
 		a.at = time.Now()
 		return a
 	case ofInstances:
-		q.path, q.consistency = instancesPath+escape(j.name), stale
+		q.path = instancesPath + j.name
+	case ofRoll:
+		q.path = statePath + "any"
 	}
 	if j.consistent {
 		q.consistency = consistent
@@ -64,13 +63,16 @@ func (l *link) read(ctx context.Context, j job) answer {
 
 // fill asks, and decodes the answer.
 func (l *link) fill(ctx context.Context, a answer, q query) answer {
+	asked, veiled := time.Now(), a.reply.filtered
 	a.reply, a.err = l.ask(ctx, q)
 	a.at = time.Now()
+	a.took = a.at.Sub(asked)
 	if a.err != nil {
 		return a
 	}
-	if a.reply.index == a.job.known && !a.reply.filtered && !a.job.consistent {
-		a.unchanged = true
+	// What watches of all say is small, and other rights show in it without another index.
+	if a.job.of == ofInstances && a.reply.index == a.job.known && !veiled && !a.reply.filtered && !a.job.consistent {
+		a.unchanged, a.bare = true, string(bytes.TrimSpace(a.reply.body)) == "[]"
 	} else {
 		a.err = a.decode()
 	}
@@ -84,6 +86,9 @@ func (a *answer) decode() (err error) {
 		if err = json.Unmarshal(a.reply.body, &a.names); err != nil {
 			return fmt.Errorf("read the list of services: %w", err)
 		}
+		if a.names == nil {
+			a.names = map[string][]string{} // null; that it is not known is another thing
+		}
 		for _, tags := range a.names {
 			slices.Sort(tags)
 		}
@@ -91,26 +96,16 @@ func (a *answer) decode() (err error) {
 		a.instances, err = instancesOf(a.reply.body)
 	case ofSick:
 		a.sick, err = sickOf(a.reply.body)
+	case ofRoll:
+		a.roll, err = rollOf(a.reply.body)
 	}
 	return err
-}
-
-// escape makes a name part of a path. The library escapes the path, and Consul reads the part as escaped once more: that is for
-// what would end it, for what begins an escape, and for the names that mean another folder.
-func escape(name string) string {
-	switch {
-	case name == "." || name == "..":
-		return strings.ReplaceAll(name, ".", "%2E")
-	case strings.ContainsAny(name, "/%"):
-		return url.PathEscape(name)
-	}
-	return name
 }
 
 // follow asks a question again and again, each time waiting for what comes after the last answer, and hands over the answers. After a
 // failure, and when an index goes back, it begins anew without one. It ends with ctx.
 func (l *link) follow(ctx context.Context, a answer, path string, answers chan<- answer) {
-	wait := longWait
+	wait := l.times.long
 	for failures := 0; ; {
 		began := time.Now()
 		known := a.job.known
@@ -118,12 +113,14 @@ func (l *link) follow(ctx context.Context, a answer, path string, answers chan<-
 		if !hand(ctx, answers, got) {
 			return
 		}
-		wait = longWait
+		early := got.err == nil && known != 0 && got.reply.index == known && time.Since(began) < wait*9/10
+		wait = l.times.long
 		if got.hides() {
-			wait = shortWait
+			wait = l.times.short
 		}
 		a.job.known = got.reply.index
-		if got.err != nil || got.reply.index < known {
+		if got.err != nil || got.reply.index < known || early {
+			// When a snapshot is restored Consul answers at once, but what it knew before. The same question once more would sleep.
 			a.job.known = 0
 		}
 		if failures++; got.err == nil {
@@ -152,11 +149,15 @@ func (a *answer) hides() bool {
 func (l *link) attend(ctx context.Context, a answer, answers chan<- answer) {
 	for {
 		began := time.Now()
-		got := l.fill(ctx, a, query{path: instancesPath + escape(a.job.name), index: a.job.known, wait: longWait, consistency: stale})
+		wait := l.times.longest
+		if a.reply.filtered {
+			wait = l.times.long
+		}
+		got := l.fill(ctx, a, query{path: instancesPath + a.job.name, index: a.job.known, wait: wait, consistency: stale})
 		if !hand(ctx, answers, got) || got.outOfOrder() {
 			return
 		}
-		a.job.known = got.reply.index
+		a.job.known, a.reply.filtered = got.reply.index, a.reply.filtered || got.reply.filtered
 		if !rest(ctx, leastPeriod-time.Since(began)) {
 			return
 		}

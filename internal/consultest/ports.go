@@ -7,7 +7,7 @@ import (
 )
 
 // ports are those of one agent. An agent keeps them over restarts, so they are below the ones that the system gives to
-// connections: nobody gets them by chance while the agent is away.
+// connections: nobody gets them by chance while the agent is away. They are not those of meshd and Envoy, which some tests start later.
 type ports struct{ http, https, server, lan, wan int }
 
 func freePorts(t testing.TB) ports {
@@ -25,6 +25,9 @@ func freePorts(t testing.TB) ports {
 				t.Fatal("consultest: no free ports between 10000 and 32000")
 			}
 			n := 10000 + rand.IntN(22000)
+			if n/100 == 150 {
+				continue
+			}
 			l, err := net.Listen("tcp", local(n))
 			if err != nil {
 				continue

@@ -33,7 +33,7 @@ func TestLinksLeadSomewhere(t *testing.T) {
 	for p := range docs.Problems() {
 		codes[p.Code] = true
 	}
-	for _, name := range []string{"serviceentry.md", "architecture.md", "../README.md"} {
+	for _, name := range []string{"serviceentry.md", "consul.md", "architecture.md", "../README.md"} {
 		page := read(t, name)
 		anchors := headings(page)
 		for _, m := range regexp.MustCompile(`\]\(([^)#]*)(#[^)]*)?\)`).FindAllStringSubmatch(page, -1) {

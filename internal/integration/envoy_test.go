@@ -220,6 +220,25 @@ func (e *envoy) hosts(t *testing.T) map[string][]string {
 	return hosts
 }
 
+// requests is how many requests Envoy has sent to each endpoint of a cluster.
+func (e *envoy) requests(t *testing.T, cluster string) map[string]int {
+	t.Helper()
+	requests := map[string]int{}
+	for _, c := range e.clusters(t) {
+		if c.GetName() != cluster {
+			continue
+		}
+		for _, h := range c.GetHostStatuses() {
+			for _, s := range h.GetStats() {
+				if s.GetName() == "rq_total" {
+					requests[addressText(h.GetAddress())] = int(s.GetValue())
+				}
+			}
+		}
+	}
+	return requests
+}
+
 // clusters reads /clusters.
 func (e *envoy) clusters(t *testing.T) []*adminv3.ClusterStatus {
 	t.Helper()

@@ -42,8 +42,10 @@ func startLoad(t *testing.T, callers map[string]caller) *load {
 		cancel()
 		calling.Wait()
 	}
+	for name := range callers {
+		l.tallies[name] = &tally{} // all of them before anybody looks
+	}
 	for name, c := range callers {
-		l.tallies[name] = &tally{}
 		calling.Go(func() {
 			defer c.close()
 			pause := time.NewTicker(betweenCalls)

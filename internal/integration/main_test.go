@@ -1,12 +1,12 @@
-// Package integration shows meshd's main job with real parts: the meshd binary, entries on disk, a real Envoy, real
-// connections.
+// Package integration shows meshd's main job with real parts: the meshd binary, entries on disk, a real Consul, a real Envoy,
+// real connections.
 //
 // The tests run in namespaces of their own (network, mounts, processes; see namespace_test.go), which an ordinary user may
 // make as well. So ports and addresses are fixed and collide with nothing, nothing leaves the machine, and all that a test
 // starts ends with it, whatever happens to the test.
 //
-// Needed are ip (iproute2), nft (nftables), and an Envoy: $ENVOY, envoy on the PATH, or .tools/envoy/envoy. What is missing
-// fails the tests; only -short leaves them out.
+// Needed are ip (iproute2), nft (nftables), an Envoy ($ENVOY, envoy on the PATH, or .tools/envoy/envoy) and likewise a Consul.
+// What is missing fails the tests; only -short leaves them out.
 package integration
 
 import (
@@ -61,8 +61,8 @@ func runInside() int {
 	}()
 
 	binary := filepath.Join(dir, "meshd")
-	// What this shell tells its own meshd is not for ours.
-	env := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "MESHD_") })
+	// What this shell tells its own meshd, and tools of Consul, is not for ours.
+	env := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "MESHD_") || strings.HasPrefix(v, "CONSUL_") })
 	if err := buildMeshd(binary); err != nil {
 		fmt.Fprintln(os.Stderr, "integration:", err)
 		return 1

@@ -35,7 +35,7 @@ type daemon struct {
 	*process
 	entries string // the folder
 	state   string
-	config  string // an empty file: what /etc/meshd of this machine says is not for us
+	config  string // a file, empty at first: what /etc/meshd of this machine says is not for us
 	starts  int
 }
 
@@ -75,6 +75,14 @@ func (d *daemon) start(t *testing.T) {
 		_, err := httpGet("http://" + adminAddress + "/-/ready")
 		return err
 	})
+}
+
+// configure writes the file of settings, which the next start reads.
+func (d *daemon) configure(t *testing.T, text string) {
+	t.Helper()
+	if err := os.WriteFile(d.config, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // write saves an entry file as a careful program does: whole, or not at all.
@@ -219,11 +227,12 @@ const (
 	stateOfTheWorld protocol = "sotw"
 )
 
-// bootstrap is what `meshd bootstrap` prints for a node.
-func (d *daemon) bootstrap(t *testing.T, c capture, p protocol) []byte {
+// bootstrap is what `meshd bootstrap` prints for a node, with more flags if there are any.
+func (d *daemon) bootstrap(t *testing.T, c capture, p protocol, flags ...string) []byte {
 	t.Helper()
 	id, metadata := nodeOf(c)
-	text := string(output(t, meshdBinary, "bootstrap", "--node-id", id, "--xds", xdsAddress, "--metadata", metadata))
+	args := append([]string{"bootstrap", "--node-id", id, "--xds", xdsAddress, "--metadata", metadata}, flags...)
+	text := string(output(t, meshdBinary, args...))
 	if p == stateOfTheWorld {
 		const delta, sotw = "DELTA_GRPC", "GRPC"
 		if !strings.Contains(text, delta) {

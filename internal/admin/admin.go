@@ -46,6 +46,8 @@ type Options struct {
 	Nodes        func() []xds.NodeStatus
 	NodeProblems func() []mesh.Problem // what nodes cannot be given of the view
 	Stats        func() xds.Stats
+	Canary       func() xds.CanaryStatus // how the roll-out of a change to a few nodes first stands; nil: there is none
+	Loads        func(node string) xds.Loads // what nodes report of their requests, or the one of this id
 	Sights       func(mesh.Host) []xds.Sight // what nodes are given for a host
 	// Near returns which word of some is most like another, empty if none is.
 	Near func(word string, among []string) string
@@ -120,6 +122,7 @@ var pages = []struct{ path, what string }{
 	{"/api/v1/problems", "what is wrong with the input"},
 	{"/api/v1/changes", "what changed when, and by which registry"},
 	{"/api/v1/nodes", "who is connected, and what they were sent, accepted or rejected; /api/v1/nodes/ID for one, /api/v1/resources?node=ID for what a node would be sent"},
+	{"/api/v1/loads", "how many requests go where, by what nodes report that do; /api/v1/loads?node=ID by what one reports"},
 	{"/debug/pprof/", "profiles of the process"},
 }
 
@@ -141,6 +144,7 @@ func (s *Server) handler() http.Handler {
 	mux.HandleFunc("GET /api/v1/changes", func(w http.ResponseWriter, _ *http.Request) { s.send(w, Changes{s.changes()}) })
 	mux.HandleFunc("GET /api/v1/nodes", func(w http.ResponseWriter, _ *http.Request) { s.send(w, Nodes{s.nodes()}) })
 	mux.HandleFunc("GET /api/v1/nodes/{id...}", s.node)
+	mux.HandleFunc("GET /api/v1/loads", s.loads)
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
 	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
@@ -202,6 +206,16 @@ func (s *Server) node(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.send(w, found)
+}
+
+func (s *Server) loads(w http.ResponseWriter, r *http.Request) {
+	id := r.URL.Query().Get("node")
+	loads := s.options.Loads(id)
+	if id != "" && loads.Nodes == 0 {
+		http.Error(w, fmt.Sprintf("no node %q reports its load", id), http.StatusNotFound)
+		return
+	}
+	s.send(w, loadsOf(loads))
 }
 
 func (s *Server) explain(w http.ResponseWriter, r *http.Request) {

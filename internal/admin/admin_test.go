@@ -43,6 +43,7 @@ type daemon struct {
 	history    []aggregate.Change
 	nodes      []xds.NodeStatus
 	stats      xds.Stats
+	loads      xds.Loads
 	url        string
 }
 
@@ -61,6 +62,12 @@ func start(t *testing.T) *daemon {
 			return []mesh.Problem{{Severity: mesh.Warning, Code: "listener-taken", Message: "gets no connections", Origin: mesh.Origin{Source: "c.yaml", Line: 9}}}
 		},
 		Stats: func() xds.Stats { return d.stats },
+		Loads: func(node string) xds.Loads {
+			if node != "" && node != "rack/web-1" {
+				return xds.Loads{Interval: d.loads.Interval}
+			}
+			return d.loads
+		},
 		Sights: func(h mesh.Host) []xds.Sight {
 			view := d.served.Load().view
 			return envoy.Sights(h, []*envoy.Snapshot{envoy.Translate(nil, view, envoy.Scope{Namespace: "shop", Capture: envoy.None}, envoy.Mesh{})})
@@ -156,6 +163,18 @@ func (d *daemon) serve(t *testing.T) {
 	}}
 	d.stats.Streams[xds.Delta] = 1
 	d.stats.Types[envoy.Listener].Rejections = 4
+	load := xds.Load{
+		Rate:  xds.LoadRate{Requests: 12.5, Errors: 0.5, Drops: 0.25, InProgress: 3},
+		Total: xds.LoadCount{Requests: 125, Successes: 117, Errors: 5, Drops: 2},
+	}
+	d.loads = xds.Loads{Interval: 10 * time.Second, Nodes: 1, Clusters: []xds.ClusterLoad{
+		{Cluster: "PassthroughCluster", Load: xds.Load{Total: xds.LoadCount{Requests: 1, Successes: 1}}},
+		{
+			Cluster: "outbound|443||pay.mesh.internal", Service: pay.Key, Port: 443, Load: load, Nodes: []string{"rack/web-1"},
+			Localities: []xds.LocalityLoad{{Locality: mesh.Locality{Region: "eu", Zone: "eu-1"}, Load: load}},
+			Drops:      []xds.DropLoad{{Category: "lb", PerSecond: 0.25, Total: 2}},
+		},
+	}}
 }
 
 // letGo is a release by a registry that holds three instances, one that never holds any, and one that takes no orders.
@@ -214,7 +233,7 @@ func TestAnswersKeepTheirShape(t *testing.T) {
 	_, empty := d.get(t, "/api/v1/status")
 	golden(t, "starting.json", strings.ReplaceAll(empty, d.url[len("http://"):], "127.0.0.1:15014"))
 	d.serve(t)
-	for _, name := range []string{"status", "registries", "services", "problems", "changes", "nodes", "nodes/rack/web-1", "explain?host=pay.mesh.internal", "resources?node=web-1"} {
+	for _, name := range []string{"status", "registries", "services", "problems", "changes", "nodes", "nodes/rack/web-1", "loads", "explain?host=pay.mesh.internal", "resources?node=web-1"} {
 		_, body := d.get(t, "/api/v1/"+name)
 		file, _, _ := strings.Cut(strings.ReplaceAll(name, "/", "-"), "?")
 		golden(t, file+".json", strings.ReplaceAll(body, d.url[len("http://"):], "127.0.0.1:15014"))
@@ -345,13 +364,17 @@ func TestMetrics(t *testing.T) {
 		`meshd_registry_published_timestamp_seconds{registry="files"} 1.7673552e+09`, `meshd_xds_streams{protocol="delta"} 1`,
 		`meshd_xds_rejections_total{type="listeners"} 4`, `meshd_xds_rejecting_streams{type="clusters"} 1`, `meshd_xds_rejecting_streams{type="routes"} 0`,
 		`meshd_xds_send_latency_seconds_bucket{le="0.001"} 2`, `meshd_xds_send_latency_seconds_bucket{le="1"} 5`,
+		`meshd_load_reporting_nodes 1`, `meshd_load_requests_total{port="443",service="shop/pay.mesh.internal"} 125`,
+		`meshd_load_errors_total{port="443",service="shop/pay.mesh.internal"} 5`,
+		`meshd_load_dropped_requests_total{port="443",service="shop/pay.mesh.internal"} 2`,
+		`meshd_load_requests_in_progress{port="443",service="shop/pay.mesh.internal"} 3`,
 		`meshd_xds_send_latency_seconds_bucket{le="+Inf"} 6`, "go_goroutines ", "process_cpu_seconds_total ",
 	} {
 		if !strings.Contains(body, want) {
 			t.Errorf("no %q in\n%s", want, body)
 		}
 	}
-	for _, none := range []string{`meshd_registry_watch_index{query="instances"`, `meshd_registry_source_up{registry="files"}`, `meshd_registry_held_instances{registry="files"}`} {
+	for _, none := range []string{"PassthroughCluster", `meshd_registry_watch_index{query="instances"`, `meshd_registry_source_up{registry="files"}`, `meshd_registry_held_instances{registry="files"}`} {
 		if strings.Contains(body, none) {
 			t.Errorf("there is %q, of which nothing is known", none)
 		}
@@ -381,7 +404,7 @@ func TestPages(t *testing.T) {
 			t.Errorf("the index does not lead to %s", p.path)
 		}
 	}
-	for _, path := range []string{"/nothing", "/api/v1/", "/api/v1/nodes/other", "/api/v2/status"} {
+	for _, path := range []string{"/nothing", "/api/v1/", "/api/v1/nodes/other", "/api/v1/loads?node=other", "/api/v2/status"} {
 		if code, _ := d.get(t, path); code != 404 {
 			t.Errorf("%s: %d", path, code)
 		}

@@ -22,6 +22,7 @@ type Status struct {
 	View       *View                      `json:"view"`             // null before the first
 	Registries []aggregate.RegistryStatus `json:"registries"`       // by precedence
 	Problems   []Problem                  `json:"problems"`         // the worst first, then the oldest
+	Canary     *xds.CanaryStatus          `json:"canary,omitempty"` // of the roll-out of changes, if they go to a few nodes first
 	Nodes      []Node                     `json:"nodes"`            // by id
 }
 
@@ -189,7 +190,8 @@ type Delivery struct {
 	Subscribed int        `json:"subscribed"` // how many it asked for by name
 	Sent       Mark       `json:"sent,omitzero"`
 	Accepted   Mark       `json:"accepted,omitzero"`
-	Rejected   *Rejection `json:"rejected,omitempty"` // the rejection since which it accepted nothing
+	Rejected   *Rejection `json:"rejected,omitempty"` // the last rejection, until it accepts all
+	Held       []Held     `json:"held,omitempty"`     // what is held back since then; all else is sent
 	Pending    bool       `json:"pending"`            // whether it has not answered yet what it was sent
 }
 
@@ -197,6 +199,15 @@ type Delivery struct {
 type Mark struct {
 	Version string    `json:"version"`
 	Time    time.Time `json:"time"`
+}
+
+// Held is a resource that a node rejected, and is not sent again before it changes.
+type Held struct {
+	Name     string    `json:"name"`
+	Rejected string    `json:"rejected"`       // the version that it does not take
+	Last     string    `json:"last,omitempty"` // the version that it keeps; empty if it has none, or if only it knows
+	Message  string    `json:"message"`        // the node's own words
+	Since    time.Time `json:"since"`
 }
 
 // Rejection is a version that a node did not take, and what led to it as far as can be told.
@@ -213,6 +224,61 @@ type Cause struct {
 	Origin  mesh.Origin `json:"origin"`  // zero if the service is gone
 }
 
+// Loads is the answer of /api/v1/loads: requests as those nodes count them that send them and report it.
+type Loads struct {
+	IntervalSeconds float64       `json:"intervalSeconds"` // between two reports of a node; 0: none are taken
+	Reporting       int           `json:"reporting"`       // nodes that report
+	Clusters        []ClusterLoad `json:"clusters"`        // that there have been requests to, by service and port
+}
+
+// ClusterLoad is the requests to one cluster. With ?node=ID the totals are since the node has begun to report here.
+type ClusterLoad struct {
+	Cluster string `json:"cluster"`
+	Service string `json:"service,omitempty"` // NAMESPACE/HOST that the cluster leads to, if it is of one
+	Port    uint16 `json:"port,omitempty"`    // of the service
+	Load
+	Localities []LocalityLoad `json:"localities"`           // of the endpoints
+	DroppedFor []DropLoad     `json:"droppedFor,omitempty"` // those of the dropped that a policy has dropped
+	Nodes      Senders        `json:"nodes"`
+}
+
+// Load is a number of requests: HTTP requests, and where no HTTP is spoken connections.
+type Load struct {
+	RequestsPerSecond float64   `json:"requestsPerSecond"` // by the newest reports, as are the next three
+	ErrorsPerSecond   float64   `json:"errorsPerSecond"`
+	DroppedPerSecond  float64   `json:"droppedPerSecond"`
+	InProgress        uint64    `json:"inProgress"`
+	Total             LoadTotal `json:"total"` // since this process has begun to take reports of it
+}
+
+// LoadTotal counts requests. Those that are not over yet are neither successes nor errors, nor are connections, of which an
+// Envoy does not say how they end.
+type LoadTotal struct {
+	Requests  uint64 `json:"requests"`
+	Successes uint64 `json:"successes"`
+	Errors    uint64 `json:"errors"`
+	Dropped   uint64 `json:"dropped"` // by the node itself: of an overload, or of too many at one time
+}
+
+// LocalityLoad is the requests to the endpoints of one locality.
+type LocalityLoad struct {
+	Locality mesh.Locality `json:"locality"`
+	Load
+}
+
+// DropLoad is the requests that were dropped for one reason.
+type DropLoad struct {
+	Category  string  `json:"category"`
+	PerSecond float64 `json:"perSecond"`
+	Total     uint64  `json:"total"`
+}
+
+// Senders are nodes by their ids.
+type Senders struct {
+	Count int      `json:"count"`           // that have sent such requests by their newest reports
+	First []string `json:"first,omitempty"` // at most 20, by id
+}
+
 func (s *Server) status() Status {
 	st := Status{
 		Version: s.options.Version, Started: s.started, Reason: s.unready(), Admin: s.address,
@@ -221,6 +287,11 @@ func (s *Server) status() Status {
 	st.Ready = st.Reason == ""
 	if s.options.XDS != nil {
 		st.XDS = s.options.XDS.String()
+	}
+	if s.options.Canary != nil {
+		if c := s.options.Canary(); c.On {
+			st.Canary = &c
+		}
 	}
 	if now := s.served.Load(); now != nil {
 		st.View = &View{
@@ -350,12 +421,45 @@ func nodeOf(n xds.NodeStatus, view *mesh.View) Node {
 		Scope: ScopeOf(n.Scope),
 	}
 	for _, d := range n.Deliveries {
+		var held []Held
+		for _, h := range d.Held {
+			held = append(held, Held{string(h.Name), h.Rejected, h.Last, h.Message, h.Since})
+		}
 		out.Deliveries = append(out.Deliveries, Delivery{
 			Type: d.Type.String(), Wildcard: d.Wildcard, Subscribed: d.Subscribed, Pending: d.Pending,
-			Sent: markOf(d.Sent), Accepted: markOf(d.Accepted), Rejected: rejectionOf(d.Rejected, view),
+			Sent: markOf(d.Sent), Accepted: markOf(d.Accepted), Rejected: rejectionOf(d.Rejected, view), Held: held,
 		})
 	}
 	return out
+}
+
+func loadsOf(l xds.Loads) Loads {
+	const most = 20
+	out := Loads{l.Interval.Seconds(), l.Nodes, []ClusterLoad{}}
+	for _, c := range l.Clusters {
+		one := ClusterLoad{
+			Cluster: string(c.Cluster), Port: c.Port, Load: loadOf(c.Load), Localities: []LocalityLoad{},
+			Nodes: Senders{len(c.Nodes), c.Nodes[:min(most, len(c.Nodes))]},
+		}
+		if c.Service != (mesh.Key{}) {
+			one.Service = c.Service.String()
+		}
+		for _, p := range c.Localities {
+			one.Localities = append(one.Localities, LocalityLoad{p.Locality, loadOf(p.Load)})
+		}
+		for _, d := range c.Drops {
+			one.DroppedFor = append(one.DroppedFor, DropLoad(d))
+		}
+		out.Clusters = append(out.Clusters, one)
+	}
+	return out
+}
+
+func loadOf(l xds.Load) Load {
+	return Load{
+		l.Rate.Requests, l.Rate.Errors, l.Rate.Drops, l.Rate.InProgress,
+		LoadTotal{l.Total.Requests, l.Total.Successes, l.Total.Errors, l.Total.Drops},
+	}
 }
 
 // ScopeOf shows a scope.

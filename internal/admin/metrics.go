@@ -2,6 +2,7 @@ package admin
 
 import (
 	"runtime"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -50,14 +51,21 @@ var (
 	streams     = desc("xds_streams", "Streams of nodes that are connected.", "protocol")
 	scopes      = desc("xds_scopes", "Scopes of the nodes that are connected; nodes of one scope share what they are sent.")
 	pending     = desc("xds_pending_responses", "Responses that nodes have not answered yet.")
-	rejecting   = desc("xds_rejecting_streams", "Streams whose last answer for a type was a rejection.", "type")
+	rejecting   = desc("xds_rejecting_streams", "Streams that have rejected something which they have not accepted since.", "type")
 	responses   = desc("xds_responses_total", "Responses sent.", "type")
 	resources   = desc("xds_resources_total", "Resources sent.", "type")
 	removed     = desc("xds_removed_resources_total", "Removals of resources sent.", "type")
 	bytes       = desc("xds_response_bytes_total", "Bytes of the responses sent.", "type")
 	rejections  = desc("xds_rejections_total", "Responses that nodes have rejected.", "type")
+	heldBack    = desc("xds_held_resources", "Resources that are held back since a node rejected them, each once for every stream.", "type")
 	translation = desc("xds_translation_seconds", "How long the last view took until it was translated for all scopes.")
 	latency     = desc("xds_send_latency_seconds", "Time from a view being there to its changes being sent, one for each response; a stream's first ones do not count.")
+
+	loadNodes      = desc("load_reporting_nodes", "Nodes that report their load.")
+	loadRequests   = desc("load_requests_total", "Requests to a service's port, or connections where no HTTP is spoken, as the nodes count them that report their load.", "service", "port")
+	loadErrors     = desc("load_errors_total", "Those of the requests that failed.", "service", "port")
+	loadDropped    = desc("load_dropped_requests_total", "Requests that the nodes themselves have dropped.", "service", "port")
+	loadInProgress = desc("load_requests_in_progress", "Requests that were under way when the nodes last reported.", "service", "port")
 )
 
 // Describe is part of [prometheus.Collector]. It says nothing, since what there is to collect changes.
@@ -135,10 +143,24 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		counter(removed, n.Removed, word)
 		counter(bytes, n.Bytes, word)
 		counter(rejections, n.Rejections, word)
+		gauge(heldBack, float64(n.Held), word)
 		typ++
 	}
 	gauge(translation, stats.Translation.Seconds())
 	ch <- histogram(latency, stats.Latency)
+
+	loads := c.options.Loads("")
+	gauge(loadNodes, float64(loads.Nodes))
+	for _, l := range loads.Clusters {
+		if l.Port == 0 {
+			continue // of no service
+		}
+		labels := []string{l.Service.String(), strconv.Itoa(int(l.Port))}
+		counter(loadRequests, l.Total.Requests, labels...)
+		counter(loadErrors, l.Total.Errors, labels...)
+		counter(loadDropped, l.Total.Drops, labels...)
+		gauge(loadInProgress, float64(l.Rate.InProgress), labels...)
+	}
 }
 
 func truth(b bool) float64 {

@@ -21,7 +21,7 @@ func nodeWith(t *testing.T, id string, metadata map[string]any) *corev3.Node {
 	return &corev3.Node{Id: id, Metadata: fields}
 }
 
-var here = HostPort{"127.0.0.1", 15010}
+var here = []HostPort{{"127.0.0.1", 15010}}
 
 func bootstrapOf(t *testing.T, b Bootstrap) *bootstrapv3.Bootstrap {
 	t.Helper()
@@ -106,10 +106,49 @@ func TestBootstrapResolvesNamesOnly(t *testing.T) {
 		"2001:db8::1":       clusterv3.Cluster_STATIC,
 		"meshd.example.net": clusterv3.Cluster_STRICT_DNS,
 	} {
-		m := bootstrapOf(t, Bootstrap{Node: &corev3.Node{Id: "web-1"}, XDS: HostPort{host, 15010}})
+		m := bootstrapOf(t, Bootstrap{Node: &corev3.Node{Id: "web-1"}, XDS: []HostPort{{host, 15010}}})
 		if got := m.GetStaticResources().GetClusters()[0].GetType(); got != want {
 			t.Errorf("%s: %s, not %s", host, got, want)
 		}
+	}
+}
+
+func TestBootstrapAsksReplicasInOrder(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		xds  []HostPort
+		want clusterv3.Cluster_DiscoveryType
+	}{
+		{"addresses", []HostPort{{"192.0.2.1", 15010}, {"2001:db8::1", 443}}, clusterv3.Cluster_STATIC},
+		{"names", []HostPort{{"a.example.net", 15010}, {"b.example.net", 15010}}, clusterv3.Cluster_STRICT_DNS},
+		{"a name last", []HostPort{{"192.0.2.1", 15010}, {"192.0.2.2", 15010}, {"b.example.net", 15010}}, clusterv3.Cluster_STRICT_DNS},
+		{"a name first", []HostPort{{"b.example.net", 15010}, {"192.0.2.1", 15010}}, clusterv3.Cluster_STRICT_DNS},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := bootstrapOf(t, Bootstrap{Node: &corev3.Node{Id: "web-1"}, XDS: tt.xds}).GetStaticResources().GetClusters()[0]
+			if c.GetType() != tt.want {
+				t.Errorf("%s, not %s", c.GetType(), tt.want)
+			}
+			var got []HostPort
+			for i, l := range c.GetLoadAssignment().GetEndpoints() {
+				if l.GetPriority() != uint32(i) {
+					t.Errorf("priority %d at %d", l.GetPriority(), i)
+				}
+				for _, e := range l.GetLbEndpoints() {
+					a := e.GetEndpoint().GetAddress().GetSocketAddress()
+					got = append(got, HostPort{a.GetAddress(), uint16(a.GetPortValue())})
+				}
+			}
+			if diff := cmp.Diff(tt.xds, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			if n := c.GetOutlierDetection().GetConsecutive_5Xx().GetValue(); n != 1 {
+				t.Errorf("one that fails is left after %d failures", n)
+			}
+		})
+	}
+	if c := bootstrapOf(t, Bootstrap{Node: &corev3.Node{Id: "web-1"}, XDS: here}).GetStaticResources().GetClusters()[0]; c.GetOutlierDetection() != nil {
+		t.Error("where there is one meshd, it may be left")
 	}
 }
 
@@ -120,5 +159,29 @@ func TestBootstrapHasAnAdminOnlyWhereOneIsWanted(t *testing.T) {
 	m := bootstrapOf(t, Bootstrap{Node: &corev3.Node{Id: "web-1"}, XDS: here, Admin: HostPort{"::1", 15000}})
 	if a := m.GetAdmin().GetAddress().GetSocketAddress(); a.GetAddress() != "::1" || a.GetPortValue() != 15000 {
 		t.Errorf("admin: %v", a)
+	}
+}
+
+func TestBootstrapReportsLoadOnlyWhereThatIsWanted(t *testing.T) {
+	if m := bootstrapOf(t, Bootstrap{Node: &corev3.Node{Id: "web-1"}, XDS: here}); m.GetClusterManager() != nil {
+		t.Errorf("cluster manager: %v", m.GetClusterManager())
+	}
+	m := bootstrapOf(t, Bootstrap{Node: &corev3.Node{Id: "web-1"}, XDS: here, Reports: LoadReports})
+	to := m.GetClusterManager().GetLoadStatsConfig().GetGrpcServices()
+	if len(to) != 1 || to[0].GetEnvoyGrpc().GetClusterName() != m.GetStaticResources().GetClusters()[0].GetName() {
+		t.Errorf("it reports to %v", to)
+	}
+}
+
+func TestWithLoadReportsIsRead(t *testing.T) {
+	n := nodeWith(t, "shop-1", map[string]any{"meshd": map[string]any{"namespace": "shop"}})
+	n.UserAgentName = GRPCAgent
+	before := proto.CloneOf(n)
+	want := Scope{Kind: GRPC, Namespace: "shop", Capture: None, Reports: LoadReports}
+	if got, err := ScopeOf(WithLoadReports(n)); err != nil || got != want {
+		t.Errorf("scope %+v, %v; want %+v", got, err, want)
+	}
+	if !proto.Equal(before, n) {
+		t.Error("the caller's node has changed")
 	}
 }

@@ -39,7 +39,7 @@ func clusterName(s *mesh.Service, port uint16) Name {
 
 // sameClusters tells whether nodes of two scopes are given the same clusters and endpoints of a service.
 func sameClusters(s *mesh.Service, a, b Scope) bool {
-	return a.Kind == b.Kind && a.Family == b.Family && (a.Capture == b.Capture || s.Resolution != mesh.ResolutionNone) &&
+	return a.Kind == b.Kind && a.Reports == b.Reports && a.Family == b.Family && (a.Capture == b.Capture || s.Resolution != mesh.ResolutionNone) &&
 		heeded(s.Distribution, a.Locality) == heeded(s.Distribution, b.Locality)
 }
 

@@ -99,6 +99,9 @@ func grpcCluster(s *mesh.Service, port int, scope Scope) (c *clusterv3.Cluster, 
 	}
 	c = newCluster(string(clusterName(s, s.Ports[port].Number)))
 	c.LbPolicy = clusterv3.Cluster_ROUND_ROBIN
+	if scope.Reports == LoadReports { // to the server that the cluster comes from (A27)
+		c.LrsServer = &corev3.ConfigSource{ConfigSourceSpecifier: &corev3.ConfigSource_Self{Self: &corev3.SelfConfigSource{}}}
+	}
 	if !s.Resolution.DNS() {
 		endpointDiscovery(c)
 		return c, ""

@@ -64,6 +64,20 @@ func (p Privileges) String() string { return [...]string{"privileged", "unprivil
 // MarshalText writes the name.
 func (p Privileges) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
+// Reports is whether a gRPC client reports its load. It does if its clusters say so; an Envoy does if its bootstrap does.
+type Reports uint8
+
+// The choices.
+const (
+	NoReports Reports = iota
+	LoadReports
+)
+
+func (r Reports) String() string { return [...]string{"none", "load"}[r] }
+
+// MarshalText writes the name.
+func (r Reports) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
+
 // Scope is those facts of a node that may change what it is sent. Nodes of one scope share one snapshot.
 type Scope struct {
 	Kind      Kind          `json:"kind"`
@@ -76,6 +90,8 @@ type Scope struct {
 	Privileges Privileges `json:"privileges"`
 	// Names say whether the node's DNS requests are answered by its proxy.
 	Names NameCapture `json:"names"`
+	// Reports say whether a gRPC client reports its load; of other nodes it is no matter.
+	Reports Reports `json:"reports,omitempty"`
 	// Addresses are the node's own IP addresses, separated by commas. They matter to the inbound side alone, which is
 	// there only with redirection.
 	Addresses string `json:"addresses,omitempty"`
@@ -105,7 +121,7 @@ func (e *FieldError) Error() string { return e.Field + ": " + e.Message }
 // ScopeOf reads a node's scope from its id and metadata. The id is Istio's sidecar~IP~NAME.NAMESPACE~DOMAIN or any
 // other text; metadata has NAMESPACE, INSTANCE_IPS, INTERCEPTION_MODE, UNPRIVILEGED_POD and DNS_CAPTURE as Istio's, and
 // meshd's own settings under "meshd": {"capture": "redirect" or "none", "namespace": …, "unprivileged": true}, which win.
-// Of a gRPC client, which its user agent tells, only namespace and locality matter. The error is a [FieldError].
+// Of a gRPC client, which its user agent tells, only namespace, locality and "loadReports": true under "meshd" matter. The error is a [FieldError].
 func ScopeOf(node *corev3.Node) (Scope, error) {
 	if node.GetId() == "" {
 		return Scope{}, &FieldError{"node.id", "is empty; an Envoy is told its id by --service-node or node.id in its bootstrap"}
@@ -148,7 +164,16 @@ func ScopeOf(node *corev3.Node) (Scope, error) {
 	own := r.object(istio, "meshd")
 	r.namespace("node.metadata.meshd.namespace", r.text(own, "namespace"), &s.Namespace)
 	r.capture("node.metadata.meshd.capture", r.text(own, "capture"), &s.Capture)
-	r.privileges(own, &s.Privileges)
+	if unprivileged, ok := r.truth(own, "unprivileged"); ok {
+		s.Privileges = Privileged
+		if unprivileged {
+			s.Privileges = Unprivileged
+		}
+	}
+	reports := NoReports
+	if report, _ := r.truth(own, "loadReports"); report {
+		reports = LoadReports
+	}
 	s.Family = familyOf(addresses)
 	if s.Capture == Redirect {
 		s.Addresses = joinAddresses(addresses)
@@ -157,7 +182,7 @@ func ScopeOf(node *corev3.Node) (Scope, error) {
 		return Scope{}, r.wrong
 	}
 	if strings.HasPrefix(node.GetUserAgentName(), GRPCAgent) {
-		return Scope{Kind: GRPC, Namespace: s.Namespace, Capture: None, Locality: s.Locality}, nil
+		return Scope{Kind: GRPC, Namespace: s.Namespace, Capture: None, Locality: s.Locality, Reports: reports}, nil
 	}
 	return s, nil
 }
@@ -215,20 +240,17 @@ func (r *nodeReader) capture(field, value string, into *Capture) {
 	*into = Capture(i)
 }
 
-func (r *nodeReader) privileges(own object, into *Privileges) {
-	v, ok := own.fields["unprivileged"]
+// truth is what a field says that is true or false, if it is there.
+func (r *nodeReader) truth(o object, key string) (value, ok bool) {
+	v, ok := o.fields[key]
 	if !ok {
-		return
+		return false, false
 	}
 	b, ok := v.GetKind().(*structpb.Value_BoolValue)
-	switch {
-	case !ok:
-		r.reject(own.path+".unprivileged", "is neither true nor false")
-	case b.BoolValue:
-		*into = Unprivileged
-	default:
-		*into = Privileged
+	if !ok {
+		r.reject(o.path+"."+key, "is neither true nor false")
 	}
+	return b != nil && b.BoolValue, ok
 }
 
 func (r *nodeReader) addresses(field, list string) []netip.Addr {

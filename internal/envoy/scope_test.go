@@ -49,6 +49,13 @@ func TestScopeOf(t *testing.T) {
 				"metadata": {"INTERCEPTION_MODE": "REDIRECT", "UNPRIVILEGED_POD": "true", "DNS_CAPTURE": "true"}}`,
 			Scope{Kind: GRPC, Namespace: "shop", Capture: None, Locality: mesh.Locality{Region: "eu"}},
 		},
+		"a gRPC client that reports its load": {
+			`{"id": "x", "userAgentName": "gRPC Go", "metadata": {"meshd": {"loadReports": true}}}`,
+			Scope{Kind: GRPC, Namespace: "default", Capture: None, Reports: LoadReports},
+		},
+		"an Envoy that does, which makes no difference to what it is sent": {
+			`{"id": "x", "metadata": {"meshd": {"loadReports": true}}}`, Scope{Namespace: "default", Capture: None},
+		},
 		"the locality": {
 			`{"id": "x", "locality": {"region": "eu", "zone": "1", "sub_zone": "b"}}`,
 			Scope{Namespace: "default", Capture: None, Locality: mesh.Locality{Region: "eu", Zone: "1", SubZone: "b"}},
@@ -73,6 +80,7 @@ func TestScopeOfUnreadableNodesNamesTheField(t *testing.T) {
 		`{"id": "x", "metadata": {"meshd": "none"}}`:                         "node.metadata.meshd",
 		`{"id": "x", "metadata": {"meshd": {"capture": "iptables"}}}`:        "node.metadata.meshd.capture",
 		`{"id": "x", "metadata": {"meshd": {"unprivileged": "yes"}}}`:        "node.metadata.meshd.unprivileged",
+		`{"id": "x", "metadata": {"meshd": {"loadReports": "yes"}}}`:         "node.metadata.meshd.loadReports",
 		`{"id": "x", "metadata": {"meshd": {"capture": true}}}`:              "node.metadata.meshd.capture",
 		`{"id": "sidecar~192.0.2.1~vm1.Bad_Namespace~mesh.internal"}`:        "node.id",
 		`{"id": "x", "metadata": {"meshd": {"namespace": "Bad_Namespace"}}}`: "node.metadata.meshd.namespace",

@@ -81,6 +81,7 @@ var scopes = []Scope{
 	{Namespace: "default", Capture: Redirect, Family: IPv6, Addresses: "2001:db8::2"},
 	{Kind: GRPC, Namespace: "default", Capture: None, Locality: mesh.Locality{Region: "eu", Zone: "1"}},
 	{Kind: GRPC, Namespace: "alpha", Capture: None},
+	{Kind: GRPC, Namespace: "default", Capture: None, Reports: LoadReports},
 }
 
 // TestIncrementalIsFromScratch makes random changes and compares the snapshots made from the ones before with those made

@@ -3,6 +3,7 @@ package xds
 import (
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -11,19 +12,31 @@ import (
 )
 
 // Whatever a client does, and however requests, responses and changes cross each other: when all has come to rest, the
-// client has what it wants of the newest snapshot, and nothing else.
+// client has what it wants of the newest snapshot, and nothing else; but of what it rejects it has what it had before, or
+// nothing. That is so for clients that name what they reject and those that do not, and for those that take the rest of a
+// response that they reject and those that do not.
 func TestAClientEndsWithTheSnapshot(t *testing.T) {
 	for p := range protocols {
 		t.Run(p.String(), func(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {
 				c := newClient(t, p)
 				c.queues = true
-				refused := map[envoy.Type]bool{} // the last answer to the type was a rejection
+				c.names, c.lenient = rapid.Bool().Draw(t, "names"), rapid.Bool().Draw(t, "lenient")
+				bad := map[string]bool{} // versions
+				c.rejects = func(_ envoy.Type, _ envoy.Name, version string) bool { return bad[version] }
+				refused := map[envoy.Type]bool{} // a response of the type was rejected for no reason
+				var had, lost [envoy.Types]names // what the client had ever, and what it may have lost for another reason
 
 				anyType := rapid.Custom(func(t *rapid.T) envoy.Type { return envoy.Type(rapid.IntRange(0, 3).Draw(t, "type")) })
 				anyName := rapid.SampledFrom([]string{"a", "b", "c", "d", "e"})
 				wanted := rapid.SampledFrom([]envoy.Name{"a", "b", "c", "d", "e", everything})
-				content := rapid.SampledFrom([]string{"1", "2"})
+				content := rapid.SampledFrom([]string{"1", "2", "bad", "worse"})
+				set := func(typ envoy.Type, n, content string) {
+					c.set(typ, n, content)
+					if content == "bad" || content == "worse" {
+						bad[newResource(typ, n, content).Version] = true
+					}
+				}
 
 				receive := func(mayRefuse bool) {
 					if len(c.inbox) == 0 {
@@ -36,8 +49,10 @@ func TestAClientEndsWithTheSnapshot(t *testing.T) {
 						c.nack(g, "no")
 						return
 					}
-					delete(refused, g.Type)
-					c.ack(g)
+					c.answer(g)
+					for n := range c.types[g.Type].held {
+						had[g.Type].add(n)
+					}
 				}
 				answer := func() {
 					if g := c.next(); g != nil {
@@ -79,8 +94,9 @@ func TestAClientEndsWithTheSnapshot(t *testing.T) {
 						typ, n := anyType.Draw(t, "type"), anyName.Draw(t, "name")
 						if rapid.IntRange(0, 2).Draw(t, "how") == 0 {
 							c.remove(typ, n)
+							lost[typ].add(envoy.Name(n))
 						} else {
-							c.set(typ, n, content.Draw(t, "content"))
+							set(typ, n, content.Draw(t, "content"))
 						}
 						c.publish()
 					},
@@ -91,6 +107,9 @@ func TestAClientEndsWithTheSnapshot(t *testing.T) {
 							return
 						}
 						c.subscribe(typ, rapid.SliceOfNDistinct(wanted, 1, 3, rapid.ID).Draw(t, "names")...)
+						if p == SotW { // naming something may end a wildcard
+							lost[typ] = everyName()
+						}
 					},
 					"unsubscribe": func(t *rapid.T) {
 						typ := anyType.Draw(t, "type")
@@ -98,6 +117,7 @@ func TestAClientEndsWithTheSnapshot(t *testing.T) {
 							return // there it cannot be said
 						}
 						c.unsubscribe(typ, rapid.SliceOfNDistinct(wanted, 1, 3, rapid.ID).Draw(t, "names")...)
+						lost[typ] = everyName()
 					},
 					"server takes a request": func(*rapid.T) { take() },
 					"server answers":         func(*rapid.T) { answer() },
@@ -105,6 +125,12 @@ func TestAClientEndsWithTheSnapshot(t *testing.T) {
 					"time":                   func(*rapid.T) { c.now = c.now.Add(grace / 2) },
 					"reconnect": func(t *rapid.T) {
 						c.reconnect()
+						for i := range c.types {
+							// What others than Envoys and gRPC clients may lose, they lose by starting anew.
+							if p == SotW && order[i].full && (!c.names || !c.lenient || c.types[i].version == "") {
+								c.types[i].held, c.types[i].version, lost[i] = map[envoy.Name]string{}, "", everyName()
+							}
+						}
 						for _, i := range rapid.Permutation([]int{0, 1, 2, 3}).Draw(t, "order") {
 							if m := &c.types[i]; m.wildcard || len(m.names) > 0 {
 								c.resume(envoy.Type(i))
@@ -115,19 +141,16 @@ func TestAClientEndsWithTheSnapshot(t *testing.T) {
 
 				c.publish()
 				rest()
-				for typ := range refused { // until a change they are left alone
-					for _, n := range []envoy.Name{"a", "b", "c", "d", "e"} {
-						if !c.types[typ].wants(n) {
-							continue
-						}
+				for typ := range refused { // until each is another they are left alone
+					for n := range everyName() {
 						_, there := c.resources[typ].Get(n)
 						c.set(typ, string(n), "good")
 						c.publish()
 						rest()
 						if !there {
 							c.remove(typ, string(n))
+							lost[typ].add(n)
 						}
-						break
 					}
 				}
 				c.publish()
@@ -135,12 +158,19 @@ func TestAClientEndsWithTheSnapshot(t *testing.T) {
 				for typ := range envoy.Types {
 					want := map[envoy.Name]string{}
 					for n, r := range c.resources[typ].All() {
-						if c.types[typ].wants(n) {
+						held := c.types[typ].held[n]
+						switch {
+						case !c.types[typ].wants(n):
+						case !bad[r.Version]:
 							want[n] = r.Version
+						case held != "":
+							want[n] = held
+						case had[typ].has(n) && !lost[typ].has(n):
+							t.Fatalf("the client has lost %s %q, of which it rejects %s", typ, n, r.Version)
 						}
 					}
 					got := maps.Clone(c.types[typ].held)
-					if p == SotW && !order[typ].full {
+					if p == SotW && !order[typ].full || c.keeps(typ) {
 						for n := range got { // cannot be told
 							if _, ok := c.resources[typ].Get(n); !ok {
 								delete(got, n)
@@ -156,16 +186,27 @@ func TestAClientEndsWithTheSnapshot(t *testing.T) {
 	}
 }
 
+// keeps tells whether removals of a type may have to wait: what the client has of another, in place of what it rejects, may
+// lead to them.
+func (c *client) keeps(t envoy.Type) bool {
+	return slices.ContainsFunc(order[t].before, func(p envoy.Type) bool { return c.session.tracks[p].lags() })
+}
+
+func everyName() names { return names{"a": {}, "b": {}, "c": {}, "d": {}, "e": {}} }
+
 // An Envoy, which asks for the endpoints of the clusters that it gets and for the routes of its listeners, never has a
 // listener or route that leads to a cluster that it does not have or that is still warming, through whatever changes of
-// the mesh; and no cluster is left warming.
+// the mesh, though it may reject some listeners and routes and keep the ones before; and no cluster is left warming.
 func TestAnEnvoyIsNeverWithoutTheClustersOfItsRoutes(t *testing.T) {
 	for p := range protocols {
 		t.Run(p.String(), func(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {
 				c := newClient(t, p)
 				c.queues = true
+				c.names, c.lenient = true, true
 				leadsTo := map[string]string{} // from a listener's or route's version to a cluster
+				bad := map[string]bool{}       // versions
+				c.rejects = func(_ envoy.Type, _ envoy.Name, version string) bool { return bad[version] }
 				warming := map[envoy.Name]bool{}
 
 				clusters := []string{"a", "b", "c", "d"}
@@ -178,9 +219,10 @@ func TestAnEnvoyIsNeverWithoutTheClustersOfItsRoutes(t *testing.T) {
 				}
 				route := func(n, to string) {
 					for _, typ := range []envoy.Type{lds, rds} {
-						c.set(typ, n, to)
+						cluster := strings.TrimSuffix(to, " bad")
+						c.set(typ, n, to, serviceKey(cluster))
 						r, _ := c.resources[typ].Get(envoy.Name(n))
-						leadsTo[r.Version] = to
+						leadsTo[r.Version], bad[r.Version] = cluster, cluster != to
 					}
 				}
 				for _, n := range clusters {
@@ -212,7 +254,7 @@ func TestAnEnvoyIsNeverWithoutTheClustersOfItsRoutes(t *testing.T) {
 					g := c.inbox[0]
 					c.inbox = c.inbox[1:]
 					old := maps.Clone(c.types[g.Type].held)
-					c.apply(g)
+					rejected := c.taste(g)
 					held := c.types[g.Type].held
 					switch g.Type {
 					case cds:
@@ -260,9 +302,15 @@ func TestAnEnvoyIsNeverWithoutTheClustersOfItsRoutes(t *testing.T) {
 							c.subscribe(rds, come...)
 						}
 					}
-					m := &c.types[g.Type]
-					m.version, m.nonce = g.Version, g.Nonce
-					c.send(g.Type, nil, nil, g.Nonce)
+					if m := &c.types[g.Type]; len(rejected) > 0 {
+						c.nack(g, c.complaint(rejected))
+						if p == SotW {
+							m.version = "part of " + g.Version // it keeps its version, which is a lie until it acknowledges the rest
+						}
+					} else {
+						m.version, m.nonce = g.Version, g.Nonce
+						c.send(g.Type, nil, nil, g.Nonce)
+					}
 					check()
 				}
 				answer := func() {
@@ -285,7 +333,7 @@ func TestAnEnvoyIsNeverWithoutTheClustersOfItsRoutes(t *testing.T) {
 							c.now = at
 						}
 					}
-					blind = false
+					blind = blind && c.keeps(cds)
 				}
 
 				c.all(cds)
@@ -306,7 +354,7 @@ func TestAnEnvoyIsNeverWithoutTheClustersOfItsRoutes(t *testing.T) {
 					"a route moves": func(t *rapid.T) {
 						to := rapid.SampledFrom(clusters).Draw(t, "to")
 						if _, ok := c.resources[cds].Get(envoy.Name(to)); ok {
-							route(rapid.SampledFrom(routes).Draw(t, "route"), to)
+							route(rapid.SampledFrom(routes).Draw(t, "route"), to+rapid.SampledFrom([]string{"", "", " bad"}).Draw(t, "quality"))
 							c.publish()
 						}
 					},
@@ -346,15 +394,24 @@ func TestAnEnvoyIsNeverWithoutTheClustersOfItsRoutes(t *testing.T) {
 					},
 				})
 				rest()
-				if len(warming) > 0 {
-					t.Fatalf("left warming: %v", warming)
+				for n := range warming { // of what is not there any more, and is kept for what leads to it, no endpoints can be sent
+					if _, there := c.resources[cds].Get(n); there {
+						t.Fatalf("left warming: %v", warming)
+					}
 				}
 				for typ := range envoy.Types {
 					want := map[envoy.Name]string{}
+					got := maps.Clone(c.types[typ].held)
 					for n, r := range c.resources[typ].All() {
 						want[n] = r.Version
+						if bad[r.Version] {
+							delete(got, n)
+							delete(want, n)
+						}
 					}
-					got := maps.Clone(c.types[typ].held)
+					if c.keeps(typ) {
+						maps.DeleteFunc(got, func(n envoy.Name, _ string) bool { return want[n] == "" })
+					}
 					if !maps.Equal(got, want) {
 						t.Fatalf("the client has %s %v, want %v", typ, got, want)
 					}

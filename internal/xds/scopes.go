@@ -17,6 +17,7 @@ type scopes struct {
 	translate Translation
 	settings  envoy.Mesh
 	view      atomic.Pointer[mesh.View]
+	canary    *canary // nil: a change goes to all at once
 
 	mu sync.Mutex
 	of map[envoy.Scope]*scope
@@ -33,6 +34,10 @@ type scope struct {
 	translating sync.Mutex                     // held by who changes the following
 	snapshot    atomic.Pointer[envoy.Snapshot] // of the newest view
 	newest      atomic.Pointer[edition]        // nil before the first view
+
+	// With canaries streams are sent these instead; changed with canary.mu held, as is the last number.
+	rest, tried atomic.Pointer[edition]
+	last        uint64
 }
 
 // join makes a stream a member of a scope.
@@ -76,11 +81,18 @@ func (s *scopes) apply(view *mesh.View) {
 	for _, sc := range s.all() {
 		s.refresh(sc)
 	}
+	if s.canary != nil {
+		s.canary.advance(view)
+	}
 }
 
 // refresh brings a scope to the newest view and tells its streams.
 func (s *scopes) refresh(sc *scope) {
 	from, to := s.update(sc)
+	if s.canary != nil {
+		s.canary.follow(sc)
+		return
+	}
 	if from == to {
 		return
 	}

@@ -12,7 +12,9 @@ import (
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	endpointservice "github.com/envoyproxy/go-control-plane/envoy/service/endpoint/v3"
 	listenerservice "github.com/envoyproxy/go-control-plane/envoy/service/listener/v3"
+	loadservice "github.com/envoyproxy/go-control-plane/envoy/service/load_stats/v3"
 	routeservice "github.com/envoyproxy/go-control-plane/envoy/service/route/v3"
+	statusservice "github.com/envoyproxy/go-control-plane/envoy/service/status/v3"
 	"github.com/hashicorp/go-hclog"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
@@ -39,12 +41,17 @@ type Options struct {
 	// the load; default 4 h.
 	MaxConnectionAge time.Duration
 
+	Canary Canary // off by default
+
 	MaxRequestSize int // bytes; default 64 MiB
 	// MinPing is how often a client may ping; default 10 s. Envoys are told to every 30 s, which gRPC's own default of
 	// five minutes answers with GOAWAY.
 	MinPing time.Duration
 	// Ping is after what idle time a client is pinged, and PingTimeout how long it has to answer; defaults 30 s and 10 s.
 	Ping, PingTimeout time.Duration
+
+	// LoadReportInterval is how often clients that report their load (LRS) do so; 0 takes no reports.
+	LoadReportInterval time.Duration
 
 	Translate Translation // default [envoy.Translate]
 }
@@ -87,6 +94,8 @@ type Server struct {
 	health       *health.Server
 	scopes       scopes
 	meter        meter
+	loads        loads
+	describing   sync.Mutex // held by who makes an answer of the client status service
 
 	draining  chan struct{}
 	receivers sync.WaitGroup
@@ -102,6 +111,9 @@ func New(log hclog.Logger, o Options) *Server {
 		health:       health.NewServer(),
 		scopes:       scopes{translate: o.Translate, settings: o.Settings, of: map[envoy.Scope]*scope{}},
 		draining:     make(chan struct{}),
+	}
+	if o.Canary.on() {
+		s.scopes.canary = &canary{options: o.Canary, scopes: &s.scopes, wake: make(chan struct{}, 1)}
 	}
 	s.health.SetServingStatus("", grpc_health_v1.HealthCheckResponse_NOT_SERVING)
 	return s
@@ -133,6 +145,13 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 	)
 	s.register(g)
 
+	if c := s.scopes.canary; c != nil {
+		canaries, stop := context.WithCancel(ctx)
+		var rolling sync.WaitGroup
+		rolling.Go(func() { c.run(canaries) })
+		defer rolling.Wait()
+		defer stop()
+	}
 	served := make(chan error, 1)
 	go func() { served <- g.Serve(l) }()
 	select {
@@ -163,12 +182,26 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 	return nil
 }
 
+// stopping tells whether streams end since the server does.
+func (s *Server) stopping() bool {
+	select {
+	case <-s.draining:
+		return true
+	default:
+		return false
+	}
+}
+
 func (s *Server) register(g *grpc.Server) {
 	discovery.RegisterAggregatedDiscoveryServiceServer(g, adsService{Server: s})
 	clusterservice.RegisterClusterDiscoveryServiceServer(g, cdsService{Server: s})
 	endpointservice.RegisterEndpointDiscoveryServiceServer(g, edsService{Server: s})
 	listenerservice.RegisterListenerDiscoveryServiceServer(g, ldsService{Server: s})
 	routeservice.RegisterRouteDiscoveryServiceServer(g, rdsService{Server: s})
+	statusservice.RegisterClientStatusDiscoveryServiceServer(g, csdsService{Server: s})
+	if s.options.LoadReportInterval > 0 {
+		loadservice.RegisterLoadReportingServiceServer(g, lrsService{Server: s})
+	}
 	grpc_health_v1.RegisterHealthServer(g, s.health)
 	if s.options.Reflection {
 		reflection.Register(g)

@@ -372,15 +372,22 @@ func TestARejectionIsTracedToItsServices(t *testing.T) {
 	m := receive(t, s)
 	send(t, s, &discovery.DeltaDiscoveryRequest{TypeUrl: cds.URL(), ResponseNonce: m.Nonce, ErrorDetail: status.New(codes.InvalidArgument, "Error adding/updating cluster(s) b: bad\nand worse\n").Proto()})
 	await(t, "the rejection", func() bool { return r.Stats().Types[cds].Rejections == 1 })
+	rest := receive(t, s)
+	send(t, s, &discovery.DeltaDiscoveryRequest{TypeUrl: cds.URL(), ResponseNonce: rest.Nonce})
+	await(t, "the answer", func() bool { return r.Stats().Pending == 0 })
+	b, _ := r.resources[cds].Get("b")
+	message := "Error adding/updating cluster(s) b: bad\nand worse"
+	accepted := Mark{Version: m.SystemVersionInfo + "~", Nonce: rest.Nonce}
 	want := []NodeStatus{{
 		ID: "node-1", Cluster: "c", Scope: envoy.Scope{Namespace: "default", Capture: envoy.None}, Peer: "bufconn",
 		UserAgent: "envoy", Version: "1.40.0", Protocol: Delta, Aggregated: true,
 		Deliveries: []Delivery{{
-			Type: cds, Wildcard: true, Sent: Mark{Version: m.SystemVersionInfo, Nonce: m.Nonce},
+			Type: cds, Wildcard: true, Sent: accepted, Accepted: accepted,
 			Rejected: &Rejection{
 				Mark:    Mark{Version: m.SystemVersionInfo, Nonce: m.Nonce},
-				Message: "Error adding/updating cluster(s) b: bad\nand worse", Resources: []envoy.Name{"b"}, Services: []mesh.Key{serviceKey("b")},
+				Message: message, Resources: []envoy.Name{"b"}, Services: []mesh.Key{serviceKey("b")},
 			},
+			Held: []Held{{Name: "b", Rejected: b.Version, Message: message}},
 		}},
 	}}
 	if diff := cmp.Diff(want, r.Nodes(), cmpopts.IgnoreTypes(time.Time{}), cmp.Comparer(func(a, b mesh.Key) bool { return a == b })); diff != "" {
@@ -393,9 +400,57 @@ func TestARejectionIsTracedToItsServices(t *testing.T) {
 	if got := strings.Count(r.logs.String(), "[WARN]"); got != 1 {
 		t.Errorf("%d warnings, want 1:\n%s", got, r.logs)
 	}
-	if st := r.Stats().Types[cds]; st.Pushes != 1 || st.Resources != 2 || st.Bytes == 0 {
+	if st := r.Stats().Types[cds]; st.Pushes != 2 || st.Resources != 3 || st.Bytes == 0 || st.Held != 1 {
 		t.Errorf("stats %+v", st)
 	}
+}
+
+func TestARejectionIsAProblemOfTheDocument(t *testing.T) {
+	r := start(t, Options{})
+	r.service("a", "1")
+	r.publish()
+	publish := func() {
+		view := r.view()
+		origin := mesh.Origin{Registry: "files", Source: "b.yaml", Line: 12}
+		view.Services = view.Services.With(serviceKey("b"), mesh.Seal(mesh.Service{Key: serviceKey("b"), Origin: origin}))
+		r.Apply(view)
+	}
+	var streams []deltaStream
+	for _, id := range []string{"node-2", "node-1"} {
+		s := r.delta(t)
+		first := askDelta(lds)
+		first.Node = &corev3.Node{Id: id}
+		send(t, s, first)
+		send(t, s, &discovery.DeltaDiscoveryRequest{TypeUrl: lds.URL(), ResponseNonce: receive(t, s).Nonce})
+		streams = append(streams, s)
+	}
+	await(t, "the answers", func() bool { return r.Stats().Pending == 0 })
+	reject := func(s deltaStream, message string) {
+		m := receive(t, s)
+		send(t, s, &discovery.DeltaDiscoveryRequest{TypeUrl: lds.URL(), ResponseNonce: m.Nonce, ErrorDetail: status.New(codes.InvalidArgument, message).Proto()})
+	}
+	r.set(lds, "b", "1")
+	publish()
+	reject(streams[0], "b: cannot\nbind")
+	await(t, "the first rejection", func() bool { return r.Stats().Types[lds].Held == 1 })
+	want := `b.yaml:12: node "node-2" rejects the listener "b" of b.mesh (b: cannot bind), which is held back until it changes [rejected-by-node]`
+	if got := r.Problems(); len(got) != 1 || got[0].String() != want || got[0].Serving != "" || got[0].Services != "default/b.mesh" || got[0].Since.IsZero() {
+		t.Errorf("problems %+v, want\n%s", got, want)
+	}
+	reject(streams[1], "taken")
+	await(t, "the second rejection", func() bool { return r.Stats().Types[lds].Held == 2 })
+	want = `b.yaml:12: 2 nodes reject the listener "b" of b.mesh ("node-1" says: taken), which is held back until it changes [rejected-by-node]`
+	if got := r.Problems(); len(got) != 1 || got[0].String() != want {
+		t.Errorf("problems %+v, want\n%s", got, want)
+	}
+	r.set(lds, "b", "2")
+	publish()
+	m := receive(t, streams[0])
+	send(t, streams[0], &discovery.DeltaDiscoveryRequest{TypeUrl: lds.URL(), ResponseNonce: m.Nonce})
+	if err := streams[1].CloseSend(); err != nil { // the node goes
+		t.Fatal(err)
+	}
+	await(t, "no problem", func() bool { return len(r.Problems()) == 0 })
 }
 
 func TestNodesOfAScopeShareASnapshotAndScopesAreDropped(t *testing.T) {
@@ -562,17 +617,25 @@ func TestAClientMayCloseItsSide(t *testing.T) {
 }
 
 // Many streams, changes and answers at once; for the race detector. All end with the newest state.
-func TestManyStreamsAtOnce(t *testing.T) {
-	r := start(t, Options{DrainGrace: -1})
+func TestManyStreamsAtOnce(t *testing.T) { manyStreams(t, Options{DrainGrace: -1}) }
+
+func TestManyStreamsAtOnceWithCanaries(t *testing.T) {
+	manyStreams(t, Options{DrainGrace: -1, Canary: Canary{Nodes: 1, Share: 0.2, Time: 20 * time.Millisecond}})
+}
+
+func manyStreams(t *testing.T, o Options) {
+	r := start(t, o)
 	for i := range 50 {
 		r.service("s"+nonceOf(uint64(i)), "0")
 	}
 	r.publish()
 	var clients sync.WaitGroup
-	for range 20 {
+	for i := range 20 {
 		clients.Go(func() {
 			s := r.delta(t)
-			if err := s.Send(askDelta(cds)); err != nil {
+			first := askDelta(cds)
+			first.Node = &corev3.Node{Id: "node-" + nonceOf(uint64(i))}
+			if err := s.Send(first); err != nil {
 				t.Error(err)
 				return
 			}

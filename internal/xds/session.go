@@ -69,11 +69,17 @@ type response struct {
 	removed []envoy.Name
 	content *content
 	edition *edition
-	first   bool // nothing of the type was sent before
+	again   bool // it brings nothing that has just changed: it is the first of its type, or one of what was rejected
 }
 
-// request takes a request for a type. It returns the rejection that it was, or nil.
-func (s *session) request(t envoy.Type, r *request, now time.Time) *Rejection {
+// verdict is what a request says of the response that it answers.
+type verdict struct {
+	rejected bool
+	found    *Rejection // what a client rejects is known now, by this answer or by this and some before
+}
+
+// request takes a request for a type.
+func (s *session) request(t envoy.Type, r *request, now time.Time) verdict {
 	k := &s.tracks[t]
 	first := !k.asked
 	k.asked = true
@@ -83,11 +89,11 @@ func (s *session) request(t envoy.Type, r *request, now time.Time) *Rejection {
 		k.want.retain(r)
 		k.forget()
 		k.missed = k.flight != nil
-		return nil
+		return verdict{}
 	}
 	k.missed = false
 	waited := k.flight != nil
-	rejection := k.answered(r, now)
+	v := s.answered(t, r, now)
 	var o outcome
 	if s.protocol == SotW {
 		o = k.want.replace(r)
@@ -114,17 +120,33 @@ func (s *session) request(t envoy.Type, r *request, now time.Time) *Rejection {
 	if o.widened {
 		k.answer, k.owesAll = true, true
 	}
-	return rejection
+	return v
 }
 
 // next is the response that is due now, if any, on the way to the newest edition.
 func (s *session) next(newest *edition, now time.Time) *response {
-	for t := range envoy.Types {
-		if r := s.due(t, newest, now); r != nil {
-			return r
+	for {
+		for t := range envoy.Types {
+			if r := s.due(t, newest, now); r != nil {
+				return r
+			}
+		}
+		if !s.freed(now) {
+			return nil
 		}
 	}
-	return nil
+}
+
+// freed tells whether the grace of a removal can begin now: other types may have arrived with nothing to be sent.
+func (s *session) freed(now time.Time) bool {
+	for t := range envoy.Types {
+		for n, d := range s.tracks[t].doomed {
+			if d.due.IsZero() && s.tracks[t].flight == nil && (s.mayGo(t, n, d, now) || !d.due.IsZero()) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // skips moves to the next edition if that changes nothing for the stream, and tells whether it did so.
@@ -135,8 +157,8 @@ func (s *session) skips(from, to *edition) bool {
 		}
 	}
 	for t := range envoy.Types {
-		if k := &s.tracks[t]; k.asked {
-			k.pass(to)
+		if s.tracks[t].asked {
+			s.pass(t, to)
 		}
 	}
 	return true
@@ -179,7 +201,7 @@ func (s *session) target(t envoy.Type, newest *edition) *edition {
 // mayGo tells whether nothing that the client has refers to what is doomed any more, and the grace since then is over.
 func (s *session) mayGo(t envoy.Type, n envoy.Name, d *doom, now time.Time) bool {
 	for _, p := range order[t].before {
-		if k := &s.tracks[p]; k.asked && k.accepted.ordinal() < d.edition {
+		if k := &s.tracks[p]; k.asked && k.accepted.ordinal() < d.edition && !k.frees(d) {
 			return false
 		}
 	}
@@ -197,6 +219,15 @@ func (s *session) mayGo(t envoy.Type, n envoy.Name, d *doom, now time.Time) bool
 // due is the response of one type that may be sent now.
 func (s *session) due(t envoy.Type, newest *edition, now time.Time) *response {
 	k := &s.tracks[t]
+	if k.owes() && s.protocol == SotW && order[t].full {
+		k.apart = nil // a list has what is asked for as well; the suspects follow it
+	}
+	if k.flight == nil && len(k.apart) > 0 {
+		if g := s.group(t, newest); len(g) > 0 {
+			return s.apart(t, g, now)
+		}
+		s.settle(t)
+	}
 	e := s.target(t, newest)
 	if !k.asked || e == nil {
 		return nil
@@ -207,12 +238,12 @@ func (s *session) due(t envoy.Type, newest *edition, now time.Time) *response {
 	}
 	if k.flight != nil {
 		if !k.meets(st) {
-			k.pass(e)
+			s.pass(t, e)
 		}
 		return nil
 	}
 	if s.upToDate(t, e) {
-		k.arrived(t, e, now)
+		s.arrived(t, e, now)
 		return nil
 	}
 
@@ -221,30 +252,75 @@ func (s *session) due(t envoy.Type, newest *edition, now time.Time) *response {
 	g.debts()
 	g.removals(now)
 	if g.nothing() && !k.answer {
-		k.arrived(t, e, now)
+		s.arrived(t, e, now)
+		if suspects := s.suspects(t, e); len(suspects) > 0 || k.retell {
+			return s.apart(t, suspects, now)
+		}
 		return nil
 	}
-	g.retries()
 	resources, removed := g.result(st)
+	f := &flight{resources: resources, removed: removed, from: k.sent, returned: g.returned}
+	if s.protocol == SotW && order[t].full {
+		f.fresh = k.owed
+		f.cameWith = k.sent == nil && k.version != ""
+		if k.owesAll {
+			f.from = nil
+		}
+	}
+	if k.initial != nil {
+		for _, r := range resources {
+			if k.initial[r.Name] != "" {
+				f.came.add(r.Name)
+			}
+		}
+	}
+	r := s.respond(t, e, f, e.share(t, resources, st), now)
+	k.clear()
+	k.spent = 0
+	return r
+}
 
+// apart is a response that has nothing but what was rejected before.
+func (s *session) apart(t envoy.Type, resources []*envoy.Resource, now time.Time) *response {
+	k := &s.tracks[t]
+	k.spent++
+	r := s.respond(t, k.sent, &flight{resources: resources}, k.sent.share(t, resources, &nowhere), now)
+	r.again = true
+	return r
+}
+
+// respond sends what a flight holds, and what the client did not hear before.
+func (s *session) respond(t envoy.Type, e *edition, f *flight, c *content, now time.Time) *response {
+	k := &s.tracks[t]
+	if len(k.unheard) > 0 {
+		for _, r := range f.resources {
+			delete(k.unheard, r.Name)
+		}
+		f.removed = slices.AppendSeq(f.removed, maps.Keys(k.unheard))
+		slices.Sort(f.removed)
+		f.removed = slices.Compact(f.removed)
+	}
 	s.nonce++
-	r := &response{typ: t, nonce: nonceOf(s.nonce), edition: e, first: k.nonce == "", removed: removed}
-	r.version, r.content = e.Versions[t].String(), e.share(t, resources, st)
+	f.nonce = nonceOf(s.nonce)
+	r := &response{typ: t, nonce: f.nonce, edition: e, again: k.nonce == "", version: e.Versions[t].String(), removed: f.removed, content: c}
+	part := false
+	for n := range k.held {
+		part = part || !f.has(n)
+	}
 	if s.protocol == SotW {
 		r.removed = nil
 		if order[t].full {
-			r.content = s.whole(k, t, e)
+			r.content = s.whole(k, t, e, f)
 		}
-		if !k.want.wildcard || len(k.doomed) > 0 {
-			r.version += partly
-		}
+		part = part || !k.want.wildcard || len(k.doomed) > 0
 	}
-	k.clear()
-	k.sent, k.nonce, k.refused = e, r.nonce, nil
-	k.flight = &flight{nonce: r.nonce, resources: resources, removed: removed}
+	if part {
+		r.version += partly
+	}
+	k.sent, k.nonce, k.flight, k.retell = e, r.nonce, f, false
 	k.marks.sent = Mark{Version: r.version, Nonce: r.nonce, Time: now}
-	for _, f := range order[t].forces {
-		s.force(f, resources, e)
+	for _, typ := range order[t].forces {
+		s.force(typ, f.resources, e)
 	}
 	return r
 }
@@ -260,19 +336,30 @@ func (s *session) upToDate(t envoy.Type, e *edition) bool {
 		k.version == e.Versions[t].String()
 }
 
-// whole is all that the client is to have of a type: what is there of what it wants, and what is doomed.
-func (s *session) whole(k *track, t envoy.Type, e *edition) *content {
+// whole is all that the client is to have of a type: what is there of what it wants, but for what is held back, which it
+// keeps as it has it, and what is doomed.
+func (s *session) whole(k *track, t envoy.Type, e *edition, f *flight) *content {
+	all := &e.since(t, nil).added
+	if k.want.wildcard && len(k.doomed)+len(k.held) == 0 {
+		return all
+	}
 	var list []*envoy.Resource
-	if k.want.wildcard {
-		all := &e.since(t, nil).added
-		if len(k.doomed) == 0 {
-			return all
+	add := func(r *envoy.Resource) {
+		if h := k.held[r.Name]; h != nil && !h.fixed(s, t) && !f.has(r.Name) {
+			r = h.last
 		}
-		list = slices.Clone(all.resources)
+		if r != nil {
+			list = append(list, r)
+		}
+	}
+	if k.want.wildcard {
+		for _, r := range all.resources {
+			add(r)
+		}
 	} else {
 		for n := range k.want.names {
 			if r, ok := e.Resources[t].Get(n); ok {
-				list = append(list, r)
+				add(r)
 			}
 		}
 	}
@@ -304,15 +391,16 @@ type gathering struct {
 	track   *track
 	edition *edition
 
-	changed []*envoy.Resource // by the step, in order
-	more    []*envoy.Resource
-	removed []envoy.Name
+	changed  []*envoy.Resource // by the step, in order
+	more     []*envoy.Resource
+	removed  []envoy.Name
+	returned map[envoy.Name]*doom // was to go, and does not
 }
 
 // step takes what has changed of what is wanted.
 func (g *gathering) step(st *step) {
 	k := g.track
-	if k.want.wildcard && k.initial == nil && len(k.doomed) == 0 && len(st.added.resources) == len(st.changes) {
+	if k.want.wildcard && k.initial == nil && len(k.doomed)+len(k.held) == 0 && len(st.added.resources) == len(st.changes) {
 		g.changed = st.added.resources
 		return
 	}
@@ -323,8 +411,7 @@ func (g *gathering) step(st *step) {
 		case c.New == nil:
 			g.lose(c.Key, c.Old)
 		case k.initial[c.Key] != c.New.Version:
-			g.changed = append(g.changed, c.New)
-			delete(k.doomed, c.Key)
+			g.take(&g.changed, c.New)
 		}
 	}
 }
@@ -333,15 +420,16 @@ func (g *gathering) step(st *step) {
 func (g *gathering) debts() {
 	k := g.track
 	if k.owesAll && k.sent != nil {
-		g.more = append(g.more, g.edition.since(g.t, nil).added.resources...)
+		for _, r := range g.edition.since(g.t, nil).added.resources {
+			g.take(&g.more, r)
+		}
 	}
 	for n := range k.owed {
 		r, ok := g.edition.Resources[g.t].Get(n)
 		switch {
 		case ok && k.initial[n] == r.Version: // the exception of rule 4
 		case ok:
-			g.more = append(g.more, r)
-			delete(k.doomed, n)
+			g.take(&g.more, r)
 		case k.initial[n] != "":
 			g.lose(n, nil)
 		case g.session.protocol == Delta:
@@ -355,13 +443,38 @@ func (g *gathering) debts() {
 	}
 }
 
+// take takes what is there. What is held back is tried again, but not now, so that it cannot take others with it.
+func (g *gathering) take(to *[]*envoy.Resource, r *envoy.Resource) {
+	k := g.track
+	if h := k.held[r.Name]; h != nil && !h.fixed(g.session, g.t) {
+		h.rejected, h.fault, k.spent = r, false, 0
+		return
+	}
+	*to = append(*to, r)
+	if d := k.doomed[r.Name]; d != nil {
+		if g.returned == nil {
+			g.returned = map[envoy.Name]*doom{}
+		}
+		g.returned[r.Name] = d
+		delete(k.doomed, r.Name)
+	}
+}
+
 // lose takes what is not there any more; old is what the client has, if known. What others may refer to goes later, unless
-// the client has rejected it.
+// the client never had it.
 func (g *gathering) lose(n envoy.Name, old *envoy.Resource) {
 	k := g.track
-	if len(order[g.t].before) == 0 || k.refused.has(n) || g.session.protocol == SotW && !order[g.t].full {
+	h := k.held[n]
+	delete(k.held, n)
+	if len(order[g.t].before) == 0 || h != nil && !h.some() || g.session.protocol == SotW && !order[g.t].full {
 		g.drop(n)
 		return
+	}
+	if h != nil {
+		old = h.last
+		if old == nil {
+			old = h.rejected
+		}
 	}
 	if k.doomed == nil {
 		k.doomed = map[envoy.Name]*doom{}
@@ -370,7 +483,6 @@ func (g *gathering) lose(n envoy.Name, old *envoy.Resource) {
 }
 
 func (g *gathering) drop(n envoy.Name) {
-	delete(g.track.refused, n)
 	delete(g.track.doomed, n)
 	g.removed = append(g.removed, n)
 }
@@ -388,17 +500,6 @@ func (g *gathering) removals(now time.Time) {
 func (g *gathering) nothing() bool {
 	sayable := g.session.protocol == Delta || order[g.t].full
 	return len(g.changed) == 0 && len(g.more) == 0 && (len(g.removed) == 0 || !sayable)
-}
-
-// retries takes what was rejected before: the client dropped the whole response, or may have.
-func (g *gathering) retries() {
-	for n := range g.track.refused {
-		if r, ok := g.edition.Resources[g.t].Get(n); ok {
-			g.more = append(g.more, r)
-		} else {
-			g.removed = append(g.removed, n)
-		}
-	}
 }
 
 // result is all of it, in order of name and each name once (rule 14).

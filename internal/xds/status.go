@@ -1,7 +1,6 @@
 package xds
 
 import (
-	"cmp"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -33,8 +32,10 @@ type Delivery struct {
 	Subscribed int        `json:"subscribed"`        // names, not counting what a wildcard adds
 	Sent       Mark       `json:"sent,omitzero"`     // the last response
 	Accepted   Mark       `json:"accepted,omitzero"` // the last response that was acknowledged, or what the client came with
-	// Rejected is the rejection since which nothing was accepted.
+	// Rejected is the last rejection, until all is accepted. While what is at fault is looked for it may name none.
 	Rejected *Rejection `json:"rejected,omitempty"`
+	// Held are the resources that are held back since they were rejected, in order of name. All others flow.
+	Held []Held `json:"held,omitempty"`
 	// Pending says that the client has not answered what was sent.
 	Pending bool `json:"pending"`
 }
@@ -49,9 +50,18 @@ type Mark struct {
 // Rejection is a response that a client did not take.
 type Rejection struct {
 	Mark
-	Message   string       `json:"message"`             // the client's
-	Resources []envoy.Name `json:"resources,omitempty"` // those that the message names
+	Message   string       `json:"message"`             // the client's, of the last single resource if it named none
+	Resources []envoy.Name `json:"resources,omitempty"` // those that are at fault, as far as known
 	Services  []mesh.Key   `json:"services,omitempty"`  // those that these were made from
+}
+
+// Held is a resource that is held back on one stream.
+type Held struct {
+	Name     envoy.Name `json:"name"`
+	Rejected string     `json:"rejected"`       // the version that the client does not take
+	Last     string     `json:"last,omitempty"` // the version that it keeps; empty if it has none, or if only it knows
+	Message  string     `json:"message"`        // the client's
+	Since    time.Time  `json:"since"`          // when the resource was first rejected
 }
 
 // Stats are counters since the start and gauges of now.
@@ -65,8 +75,12 @@ type Stats struct {
 	Latency     Latency
 }
 
-// TypeStats are counters of one type.
-type TypeStats struct{ Pushes, Resources, Removed, Bytes, Rejections uint64 }
+// TypeStats are counters and a gauge of one type.
+type TypeStats struct {
+	Pushes, Resources, Removed, Bytes, Rejections uint64
+
+	Held int // resources that are held back now, each once for every stream
+}
 
 // latencyBounds are the upper bounds of Latency's buckets.
 var latencyBounds = [...]time.Duration{
@@ -99,7 +113,7 @@ func (m *meter) sent(r *response, bytes int, now time.Time) {
 	t.resources.Add(uint64(len(r.content.resources)))
 	t.removed.Add(uint64(len(r.removed)))
 	t.bytes.Add(uint64(bytes))
-	if r.first {
+	if r.again {
 		return
 	}
 	took := now.Sub(r.edition.applied)
@@ -125,13 +139,15 @@ func (s *Server) Stats() Stats {
 	}
 	for t := range m.types {
 		c := &m.types[t]
-		st.Types[t] = TypeStats{c.pushes.Load(), c.resources.Load(), c.removed.Load(), c.bytes.Load(), c.rejections.Load()}
+		st.Types[t] = TypeStats{
+			Pushes: c.pushes.Load(), Resources: c.resources.Load(), Removed: c.removed.Load(), Bytes: c.bytes.Load(),
+			Rejections: c.rejections.Load(),
+		}
 	}
 	streams, scopes := s.scopes.streams()
 	st.Scopes = scopes
 	for _, x := range streams {
-		st.Streams[x.protocol]++
-		st.Pending += x.pending()
+		x.count(&st)
 	}
 	return st
 }
@@ -143,18 +159,22 @@ func (s *Server) Nodes() []NodeStatus {
 	for _, x := range streams {
 		nodes = append(nodes, x.status())
 	}
-	slices.SortFunc(nodes, func(a, b NodeStatus) int {
-		return cmp.Or(cmp.Compare(a.ID, b.ID), a.Connected.Compare(b.Connected), cmp.Compare(a.Peer, b.Peer))
-	})
+	slices.SortFunc(nodes, NodeStatus.compare)
 	return nodes
 }
 
-// Problems are what connected nodes cannot be given of the view, each once, in their order.
+// Problems are what connected nodes cannot be given of the view, or do not take, each once, in their order.
 func (s *Server) Problems() []mesh.Problem {
 	var all []mesh.Problem
 	for _, sc := range s.scopes.all() {
 		if snapshot := sc.snapshot.Load(); snapshot != nil && sc.base == nil {
 			all = slices.AppendSeq(all, snapshot.Problems())
+		}
+	}
+	all = append(all, s.refusals()...)
+	if c := s.scopes.canary; c != nil {
+		if p, stopped := c.problem(); stopped {
+			all = append(all, p)
 		}
 	}
 	slices.SortFunc(all, mesh.Problem.Compare)
@@ -168,12 +188,59 @@ func (s *session) deliveries() []Delivery {
 		if !k.asked {
 			continue
 		}
-		rows = append(rows, Delivery{
-			Type: t, Wildcard: k.want.wildcard, Subscribed: len(k.want.names),
-			Sent: k.marks.sent, Accepted: k.marks.accepted, Rejected: k.marks.rejected, Pending: k.flight != nil,
-		})
+		held := s.heldBack(t)
+		row := Delivery{
+			Type: t, Wildcard: k.want.wildcard, Subscribed: len(k.want.names), Sent: k.marks.sent, Accepted: k.marks.accepted,
+			Rejected: s.rejection(t, func(_ envoy.Name, h *hold) bool { return slices.Contains(held, h) }), Pending: k.flight != nil,
+		}
+		for _, h := range held {
+			row.Held = append(row.Held, h.status())
+		}
+		rows = append(rows, row)
 	}
 	return rows
+}
+
+// rejection is the last rejection, with those held resources that are to blame.
+func (s *session) rejection(t envoy.Type, blamed func(envoy.Name, *hold) bool) *Rejection {
+	k := &s.tracks[t]
+	if k.marks.rejected == nil {
+		return nil
+	}
+	j := *k.marks.rejected
+	for n, h := range k.held {
+		if blamed(n, h) {
+			j.Resources = append(j.Resources, n)
+			j.Services = append(j.Services, h.rejected.Services...)
+		}
+	}
+	slices.Sort(j.Resources)
+	slices.SortFunc(j.Services, mesh.Key.Compare)
+	j.Services = slices.Compact(j.Services)
+	return &j
+}
+
+// heldBack are the resources that are held back, in order of name; not those of which that is still to be found out.
+func (s *session) heldBack(t envoy.Type) (out []*hold) {
+	if len(s.tracks[t].held) == 0 {
+		return nil
+	}
+	searching := s.searching(t)
+	for _, h := range s.tracks[t].held {
+		if h.fault || !searching {
+			out = append(out, h)
+		}
+	}
+	slices.SortFunc(out, func(a, b *hold) int { return byName(a.rejected, b.rejected) })
+	return out
+}
+
+func (h *hold) status() Held {
+	row := Held{Name: h.rejected.Name, Rejected: h.rejected.Version, Message: h.message, Since: h.since}
+	if h.last != nil {
+		row.Last = h.last.Version
+	}
+	return row
 }
 
 // versionOf is the version of a node's program, as far as it says.

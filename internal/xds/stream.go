@@ -3,9 +3,11 @@ package xds
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -26,11 +28,12 @@ type stream struct {
 	protocol Protocol
 	only     envoy.Type // the type of a service for one; allTypes: ADS
 	wake     chan struct{}
+	canary   atomic.Bool // is sent what is tried
 
 	mu      sync.Mutex
 	session session
 	scope   *scope     // nil before the first request; the receiver sets it once
-	info    NodeStatus // without deliveries; likewise
+	info    NodeStatus // without deliveries; set before the stream is a member of the scope, and not changed then
 }
 
 // allTypes is the type of a service for all of them.
@@ -86,7 +89,7 @@ func (x *stream) next(now time.Time) (*frame, time.Time) {
 	if x.scope == nil {
 		return nil, time.Time{}
 	}
-	newest := x.scope.newest.Load()
+	newest := x.newest()
 	if newest == nil {
 		return nil, time.Time{}
 	}
@@ -99,10 +102,25 @@ func (x *stream) next(now time.Time) (*frame, time.Time) {
 	return f, time.Time{}
 }
 
-// signal makes the sender look; one signal stands for many.
-func (x *stream) signal() {
+// newest is the edition to which the stream is brought.
+func (x *stream) newest() *edition {
+	switch {
+	case x.server.scopes.canary == nil:
+		return x.scope.newest.Load()
+	case x.canary.Load():
+		return x.scope.tried.Load()
+	default:
+		return x.scope.rest.Load()
+	}
+}
+
+// signal makes the sender look.
+func (x *stream) signal() { signal(x.wake) }
+
+// signal fills a slot; one signal stands for many.
+func signal(slot chan<- struct{}) {
 	select {
-	case x.wake <- struct{}{}:
+	case slot <- struct{}{}:
 	default:
 	}
 }
@@ -152,15 +170,26 @@ func (x *stream) receive(ss grpc.ServerStream) error {
 // request gives a request to the session.
 func (x *stream) request(t envoy.Type, r *request) {
 	x.mu.Lock()
-	rejection := x.session.request(t, r, time.Now())
+	v := x.session.request(t, r, time.Now())
 	x.mu.Unlock()
 	x.signal()
-	if rejection == nil {
-		return
+	if v.rejected {
+		x.server.meter.types[t].rejections.Add(1)
 	}
-	x.server.meter.types[t].rejections.Add(1)
-	x.server.log.Warn("node rejected resources", "node", x.info.ID, "type", t, "resources", rejection.Resources,
-		"origins", x.origins(rejection), "message", strings.ReplaceAll(rejection.Message, "\n", "; "))
+	if v.rejected && x.server.scopes.canary != nil {
+		x.failed(fmt.Sprintf("node %q rejected %s (%s)", x.info.ID, t, strings.Join(strings.Fields(trim(r.message)), " ")))
+	}
+	if v.found != nil {
+		x.server.log.Warn("node rejected resources", "node", x.info.ID, "type", t, "resources", v.found.Resources,
+			"origins", x.origins(v.found), "message", strings.ReplaceAll(v.found.Message, "\n", "; "))
+	}
+}
+
+// failed stops the roll-out of a change if the node is one of those that try it.
+func (x *stream) failed(cause string) {
+	if x.server.scopes.canary.fail(x, cause) {
+		x.server.log.Warn("a change goes no further than the first nodes", "cause", cause)
+	}
 }
 
 // origins says from where the services of a rejection come.
@@ -201,9 +230,12 @@ func (x *stream) identify(ctx context.Context, r *request) error {
 	if p, ok := peer.FromContext(ctx); ok {
 		info.Peer = p.Addr.String()
 	}
+	x.mu.Lock()
+	x.info = info
+	x.mu.Unlock()
 	scope := x.server.scopes.join(key, x)
 	x.mu.Lock()
-	x.scope, x.info = scope, info
+	x.scope = scope
 	x.mu.Unlock()
 	x.server.scopes.refresh(scope)
 	x.server.log.Debug("node connected", "node", info.ID, "peer", info.Peer, "protocol", x.protocol, "scope", key)
@@ -216,6 +248,10 @@ func (x *stream) leave(reason error) {
 		return
 	}
 	x.server.scopes.leave(x.scope, x)
+	// A connection that has reached its age is ended by gRPC, at the earliest after nine tenths of it.
+	if x.server.scopes.canary != nil && time.Since(x.info.Connected) < x.server.options.MaxConnectionAge/10*9 && !x.server.stopping() {
+		x.failed(fmt.Sprintf("node %q left", x.info.ID))
+	}
 	x.server.log.Debug("node disconnected", "node", x.info.ID, "peer", x.info.Peer, "reason", reason)
 }
 
@@ -227,13 +263,16 @@ func (x *stream) status() NodeStatus {
 	return st
 }
 
-func (x *stream) pending() (n int) {
+// count adds to gauges.
+func (x *stream) count(st *Stats) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	st.Streams[x.protocol]++
 	for t := range x.session.tracks {
-		if x.session.tracks[t].flight != nil {
-			n++
+		k := &x.session.tracks[t]
+		if k.flight != nil {
+			st.Pending++
 		}
+		st.Types[t].Held += len(x.session.heldBack(envoy.Type(t)))
 	}
-	return n
 }

@@ -3,15 +3,13 @@ package xds
 import (
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/meshd/meshd/internal/envoy"
-	"github.com/meshd/meshd/internal/mesh"
 )
 
 // track is the state of one type on one stream. What the client has of it is the edition sent, cut with what it wants,
-// but for the exceptions: owed, doomed, refused.
+// but for the exceptions: owed, doomed, held, unheard.
 type track struct {
 	asked bool // there was a request
 	want  subscription
@@ -28,7 +26,12 @@ type track struct {
 	owesAll bool                 // all is owed
 	missed  bool                 // state of the world: a stale request may have asked for more; the answer will tell
 	doomed  map[envoy.Name]*doom // the client has them still; they go when nothing refers to them any more
-	refused names                // were in a response that was rejected; sent again with the next one (rule 11)
+
+	held    map[envoy.Name]*hold // what the client rejects, or may reject, alone (rule 11)
+	apart   [][]*envoy.Resource  // groups of held ones that are each sent alone, the next one last
+	spent   int                  // responses of such groups since something else was sent
+	unheard names                // removals in a response that was rejected; told again with the next one
+	retell  bool                 // that is due even if there is nothing else to say
 
 	flight *flight // the response that is not answered yet
 	nonce  string  // of the last response
@@ -48,6 +51,27 @@ type flight struct {
 	nonce     string
 	resources []*envoy.Resource // what was new in it
 	removed   []envoy.Name
+
+	// What the client had before: what it wants of an edition, but for what it asked for just now; of what was doomed, that;
+	// and at first what it came with.
+	from     *edition
+	fresh    names
+	returned map[envoy.Name]*doom
+	came     names
+	cameWith bool // state of the world: it came with something, and may have any of it
+}
+
+// before is the version that the client had of a name; nil if none, or if only the client knows.
+func (f *flight) before(t envoy.Type, n envoy.Name) (r *envoy.Resource, has bool) {
+	switch d := f.returned[n]; {
+	case d != nil:
+		return d.resource, true
+	case f.cameWith || f.came.has(n):
+		return nil, true
+	case f.from == nil || f.fresh.has(n):
+		return nil, false
+	}
+	return f.from.Resources[t].Get(n)
 }
 
 // has tells whether the response had something new of a name.
@@ -62,7 +86,9 @@ func (f *flight) has(n envoy.Name) bool {
 // marks is what the delivery row shows beyond the state.
 type marks struct {
 	sent, accepted Mark
-	rejected       *Rejection
+	rejected       *Rejection // since which not all is accepted
+	open           bool       // what is at fault in it is looked for
+	fault          []envoy.Name
 }
 
 // meets tells whether a step changes something that the client wants, or may have wanted when it gets what is in flight.
@@ -74,48 +100,77 @@ func (k *track) meets(st *step) bool {
 }
 
 // pass moves to an edition in which nothing that the client wants is different.
-func (k *track) pass(e *edition) {
-	k.sent = e
-	if k.flight == nil {
-		k.settled = e
-		if len(k.refused) == 0 {
-			k.accepted = e
-		}
+func (s *session) pass(t envoy.Type, e *edition) {
+	s.tracks[t].sent = e
+	s.settle(t)
+}
+
+// settle notes that what was sent is answered, unless there is more of it to come.
+func (s *session) settle(t envoy.Type) {
+	k := &s.tracks[t]
+	if k.flight != nil || s.searching(t) {
+		return
+	}
+	k.settled = k.sent
+	if !k.lags() {
+		k.accepted = k.sent
 	}
 }
 
 // arrived notes that the client has all it wants of an edition, with nothing to be sent. One that came with it has
 // accepted it, from this server's predecessor or another replica.
-func (k *track) arrived(t envoy.Type, e *edition, now time.Time) {
+func (s *session) arrived(t envoy.Type, e *edition, now time.Time) {
+	k := &s.tracks[t]
 	if k.nonce == "" && (k.version != "" || len(k.initial) > 0) {
 		k.marks.accepted = Mark{Version: e.Versions[t].String(), Time: now}
 	}
 	k.clear()
-	k.pass(e)
+	s.pass(t, e)
 }
 
 // answered takes the client's answer to the response in flight, if the request is that.
-func (k *track) answered(r *request, now time.Time) *Rejection {
+func (s *session) answered(t envoy.Type, r *request, now time.Time) (v verdict) {
+	k := &s.tracks[t]
 	if k.flight == nil || r.nonce != k.flight.nonce {
-		return nil
+		return verdict{}
 	}
-	f := k.flight
-	k.flight, k.settled = nil, k.sent
-	if !r.failed {
-		k.accepted = k.sent
+	f, named := k.flight, false
+	k.flight = nil
+	message := trim(r.message)
+	switch {
+	case r.failed && s.knows(t, f, message): // it took the rest
+		s.accept(t, f)
+	case r.failed:
+		v.rejected = true
+		whole := k.spent == 0 // no part of what was rejected before
+		if whole || !k.marks.open {
+			k.marks.open, k.marks.fault = true, nil
+			k.marks.rejected = &Rejection{Mark: Mark{Version: k.marks.sent.Version, Nonce: f.nonce, Time: now}, Message: message}
+		}
+		if len(f.resources) == 1 {
+			k.marks.rejected.Message = message
+		}
+		fault := s.reject(t, f, message, now)
+		for _, r := range fault {
+			k.marks.fault = append(k.marks.fault, r.Name)
+		}
+		named = whole && len(fault) > 0
+	default:
+		s.accept(t, f)
+		maps.DeleteFunc(k.held, func(_ envoy.Name, h *hold) bool { return h.fixed(s, t) }) // it had these too
 		k.marks.accepted = Mark{Version: k.marks.sent.Version, Nonce: f.nonce, Time: now}
-		k.marks.rejected = nil
-		return nil
 	}
-	for _, r := range f.resources {
-		k.refused.add(r.Name)
+	s.settle(t)
+	if k.marks.open && (named || !s.searching(t)) {
+		k.marks.open = false
+		v.found = s.rejection(t, func(n envoy.Name, h *hold) bool {
+			return slices.Contains(k.marks.fault, n) || len(k.marks.fault) == 0 && !h.fault
+		})
 	}
-	for _, n := range f.removed {
-		k.refused.add(n)
+	if !r.failed && len(k.held) == 0 {
+		k.marks.open, k.marks.rejected = false, nil
 	}
-	k.marks.rejected = blame(f, r.message)
-	k.marks.rejected.Mark = Mark{Version: k.marks.sent.Version, Nonce: f.nonce, Time: now}
-	return k.marks.rejected
+	return v
 }
 
 // owe makes the next response hold what is there of the names.
@@ -143,7 +198,7 @@ func (k *track) answeredUpTo() *edition {
 
 // mayHave tells whether the client may still have what is removed.
 func (k *track) mayHave(n envoy.Name) bool {
-	return k.doomed[n] != nil || k.flight.has(n)
+	return k.doomed[n] != nil || k.unheard.has(n) || k.flight.has(n)
 }
 
 // forget drops the exceptions of what is not wanted any more.
@@ -151,51 +206,9 @@ func (k *track) forget() {
 	k.owesAll = k.owesAll && k.want.wildcard
 	unwanted := func(n envoy.Name) bool { return !k.want.has(n) }
 	maps.DeleteFunc(k.doomed, func(n envoy.Name, _ *doom) bool { return unwanted(n) })
+	maps.DeleteFunc(k.held, func(n envoy.Name, _ *hold) bool { return unwanted(n) })
 	maps.DeleteFunc(k.initial, func(n envoy.Name, _ string) bool { return unwanted(n) })
-	for _, set := range []names{k.owed, k.refused} {
+	for _, set := range []names{k.owed, k.unheard} {
 		maps.DeleteFunc(set, func(n envoy.Name, _ struct{}) bool { return unwanted(n) })
 	}
-}
-
-// longestMessage is how much of a client's message is kept and looked through.
-const longestMessage = 16 << 10
-
-// blame finds the resources of a rejected response that the client's message names.
-func blame(f *flight, message string) *Rejection {
-	message = strings.TrimSpace(strings.ToValidUTF8(message[:min(len(message), longestMessage)], ""))
-	j := &Rejection{Message: message}
-	for _, r := range f.resources {
-		if len(f.resources) == 1 || mentions(message, string(r.Name)) {
-			j.Resources = append(j.Resources, r.Name)
-			j.Services = append(j.Services, r.Services...)
-		}
-	}
-	slices.SortFunc(j.Services, mesh.Key.Compare)
-	j.Services = slices.Compact(j.Services)
-	return j
-}
-
-// mentions tells whether text has the name, and not as a part of a longer one.
-func mentions(text, name string) bool {
-	for start := 0; name != ""; {
-		i := strings.Index(text[start:], name)
-		if i < 0 {
-			return false
-		}
-		begin, end := start+i, start+i+len(name)
-		if (begin == 0 || !inName(text[begin-1])) && !goesOn(text[end:]) {
-			return true
-		}
-		start = begin + 1
-	}
-	return false
-}
-
-func inName(c byte) bool {
-	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("_-|.", c) >= 0
-}
-
-// goesOn tells whether a name that was found goes on in the rest: a point alone ends a sentence.
-func goesOn(rest string) bool {
-	return rest != "" && inName(rest[0]) && (rest[0] != '.' || len(rest) > 1 && inName(rest[1]))
 }

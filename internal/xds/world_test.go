@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -32,16 +33,41 @@ type world struct {
 	last      *mesh.View
 }
 
-func newMessage(t envoy.Type, name string) proto.Message {
+// newMessage is a message that holds its content, so that a client can tell versions apart.
+func newMessage(t envoy.Type, name, content string) proto.Message {
 	switch t {
 	case envoy.Cluster:
-		return &clusterv3.Cluster{Name: name}
+		return &clusterv3.Cluster{Name: name, AltStatName: content}
 	case envoy.Endpoints:
-		return &endpointv3.ClusterLoadAssignment{ClusterName: name}
+		return &endpointv3.ClusterLoadAssignment{
+			ClusterName: name, Endpoints: []*endpointv3.LocalityLbEndpoints{{Locality: &corev3.Locality{Region: content}}},
+		}
 	case envoy.Listener:
-		return &listenerv3.Listener{Name: name}
+		return &listenerv3.Listener{Name: name, StatPrefix: content}
 	}
-	return &routev3.RouteConfiguration{Name: name}
+	return &routev3.RouteConfiguration{Name: name, InternalOnlyHeaders: []string{content}}
+}
+
+func contentOf(m proto.Message) string {
+	switch m := m.(type) {
+	case *clusterv3.Cluster:
+		return m.AltStatName
+	case *endpointv3.ClusterLoadAssignment:
+		return m.Endpoints[0].Locality.Region
+	case *listenerv3.Listener:
+		return m.StatPrefix
+	case *routev3.RouteConfiguration:
+		return m.InternalOnlyHeaders[0]
+	}
+	panic(fmt.Sprintf("%T", m))
+}
+
+// newResource is one of the service of the same name, or of these.
+func newResource(t envoy.Type, name, content string, services ...mesh.Key) *envoy.Resource {
+	if len(services) == 0 {
+		services = []mesh.Key{serviceKey(name)}
+	}
+	return envoy.NewResource(t, envoy.Name(name), newMessage(t, name, content), "", services...)
 }
 
 func serviceKey(name string) mesh.Key {
@@ -53,9 +79,9 @@ func serviceKey(name string) mesh.Key {
 }
 
 // set gives a resource some content, which is as good as its version.
-func (w *world) set(t envoy.Type, name, content string) {
+func (w *world) set(t envoy.Type, name, content string, services ...mesh.Key) {
 	w.remove(t, name)
-	r := envoy.NewResource(t, envoy.Name(name), newMessage(t, name), content, serviceKey(name))
+	r := newResource(t, name, content, services...)
 	w.resources[t] = w.resources[t].With(r.Name, r)
 	w.versions[t] = w.versions[t].Plus(r.Digest)
 }
@@ -84,12 +110,15 @@ func (w *world) snapshot(view *mesh.View) *envoy.Snapshot {
 	return &envoy.Snapshot{View: view, Resources: w.resources, Versions: w.versions}
 }
 
-// view is the world as it is now; only the newest can be translated.
+// view is the world as it is now.
 func (w *world) view() *mesh.View {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.last = &mesh.View{Generation: 1}
-	w.snapshots = map[*mesh.View]*envoy.Snapshot{w.last: w.snapshot(w.last)}
+	if w.snapshots == nil {
+		w.snapshots = map[*mesh.View]*envoy.Snapshot{}
+	}
+	w.snapshots[w.last] = w.snapshot(w.last)
 	return w.last
 }
 
@@ -226,7 +255,7 @@ func (r *rig) request(t envoy.Type, m proto.Message) *Rejection {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	return r.session.request(t, req, r.now)
+	return r.session.request(t, req, r.now).found
 }
 
 // next is the next response, or nil.
@@ -239,13 +268,9 @@ func (r *rig) next() *got {
 	if resp == nil {
 		return nil
 	}
-	e := resp.edition
 	return decode(r.t, r.session.protocol, encode(r.session.protocol, encodeControlPlane("meshd"), resp),
-		func(t envoy.Type, n envoy.Name, _ proto.Message) string {
-			if res, ok := e.Resources[t].Get(n); ok {
-				return res.Version
-			}
-			return "doomed"
+		func(t envoy.Type, n envoy.Name, m proto.Message) string {
+			return newResource(t, string(n), contentOf(m)).Version
 		})
 }
 
@@ -267,6 +292,11 @@ type client struct {
 	queues bool
 	outbox []func()
 	inbox  []*got
+
+	// What the client rejects, and how: whether its message names that, and whether it takes the rest all the same. An Envoy
+	// and a gRPC client do both.
+	rejects        func(t envoy.Type, n envoy.Name, version string) bool
+	names, lenient bool
 }
 
 func newClient(t tester, p Protocol) *client {
@@ -350,14 +380,14 @@ func (m *model) forget() {
 
 func (m *model) wants(n envoy.Name) bool { return m.wildcard || m.names[n] }
 
-func (c *client) send(t envoy.Type, subscribe, unsubscribe []envoy.Name, nonce string) {
+func (c *client) send(t envoy.Type, subscribe, unsubscribe []envoy.Name, nonce string) *Rejection {
 	c.t.Helper()
 	m := c.message(t, subscribe, unsubscribe, nonce, "")
 	if !c.queues {
-		c.request(t, m)
-		return
+		return c.request(t, m)
 	}
 	c.outbox = append(c.outbox, func() { c.request(t, m) })
+	return nil
 }
 
 // message is the client's next request. In delta, nonce says what is answered.
@@ -403,12 +433,67 @@ func (c *client) apply(g *got) {
 	}
 }
 
-func (c *client) ack(g *got) {
+// answer acknowledges a response, or rejects it if there is something in it that the client rejects.
+func (c *client) answer(g *got) (found *Rejection) {
+	c.t.Helper()
+	bad := c.taste(g)
+	if len(bad) == 0 {
+		return c.ack(g)
+	}
+	return c.nack(g, c.complaint(bad))
+}
+
+// taste takes a response's resources, but for those that it rejects; which are these?
+func (c *client) taste(g *got) (bad []envoy.Name) {
+	for _, n := range g.Resources {
+		if c.rejects != nil && c.types[g.Type].wants(n) && c.rejects(g.Type, n, g.versions[n]) {
+			bad = append(bad, n)
+		}
+	}
+	if len(bad) == 0 {
+		c.apply(g)
+	} else if c.lenient {
+		rest := *g
+		rest.Resources = slices.DeleteFunc(slices.Clone(g.Resources), func(n envoy.Name) bool { return slices.Contains(bad, n) })
+		old := maps.Clone(c.types[g.Type].held)
+		c.apply(&rest)
+		for _, n := range bad {
+			if old[n] != "" {
+				c.types[g.Type].held[n] = old[n]
+			}
+		}
+	}
+	return bad
+}
+
+func (c *client) complaint(bad []envoy.Name) string {
+	if !c.names {
+		return "no"
+	}
+	return "Error adding/updating thing(s) " + strings.Join(text(bad), ": no, ") + ": no"
+}
+
+// settle answers all that comes, at most so many responses, and returns how many there were.
+func (c *client) settle(most int) (n int) {
+	c.t.Helper()
+	for ; ; n++ {
+		g := c.next()
+		if g == nil {
+			return n
+		}
+		if n == most {
+			c.t.Fatalf("more than %d responses; the next is %s %q", most, g.Type, g.Resources)
+		}
+		c.answer(g)
+	}
+}
+
+func (c *client) ack(g *got) *Rejection {
 	c.t.Helper()
 	c.apply(g)
 	m := &c.types[g.Type]
 	m.version, m.nonce = g.Version, g.Nonce
-	c.send(g.Type, nil, nil, g.Nonce)
+	return c.send(g.Type, nil, nil, g.Nonce)
 }
 
 func (c *client) nack(g *got, message string) *Rejection {

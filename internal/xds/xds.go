@@ -7,8 +7,8 @@
 // computed once for all streams that make the same step.
 //
 // The promises: every subscription is answered; what is made is sent before what it replaces is taken away; at most one
-// response of a type is unacknowledged on a stream, and the newest state follows it; what did not change is not sent; a
-// rejection leads to the services that it came from.
+// response of a type is unacknowledged on a stream, and the newest state follows it; what did not change is not sent; what a
+// client rejects is held back from it alone, and leads to the services that it came from.
 //
 // The rules that comments cite by number are those of the design's xds.md, section 2.
 package xds

@@ -1,0 +1,401 @@
+package xds
+
+import (
+	"math/bits"
+	"slices"
+	"testing"
+
+	"github.com/meshd/meshd/internal/envoy"
+	"github.com/meshd/meshd/internal/mesh"
+)
+
+// More of rule 11: what a client rejects is held back alone.
+
+// tastes runs a test in both protocols, with clients that name what they reject or do not, and that take the rest of a response
+// that they reject or do not. All reject what bad holds: the content of versions.
+func tastes(t *testing.T, test func(t *testing.T, c *client)) {
+	for _, taste := range []struct {
+		name           string
+		names, lenient bool
+	}{
+		{"an Envoy or a gRPC client", true, true},
+		{"names it and takes nothing", true, false},
+		{"does not name it and takes the rest", false, true},
+		{"neither", false, false},
+	} {
+		t.Run(taste.name, func(t *testing.T) {
+			both(t, func(t *testing.T, c *client) {
+				c.names, c.lenient = taste.names, taste.lenient
+				c.rejectsContent("bad", "worse")
+				test(t, c)
+			})
+		})
+	}
+}
+
+func (c *client) rejectsContent(contents ...string) {
+	c.rejects = func(t envoy.Type, n envoy.Name, version string) bool {
+		return slices.ContainsFunc(contents, func(s string) bool { return newResource(t, string(n), s).Version == version })
+	}
+}
+
+// keepsContent fails unless the client has this content of a name; "" means nothing.
+func (c *client) keepsContent(t envoy.Type, n envoy.Name, content string) {
+	c.t.Helper()
+	want := ""
+	if content != "" {
+		want = newResource(t, string(n), content).Version
+	}
+	if got := c.types[t].held[n]; got != want {
+		c.t.Fatalf("the client has %s %q in version %q, want %q, of content %q", t, n, got, want, content)
+	}
+}
+
+func letters(n int) (out []envoy.Name) {
+	for i := range n {
+		out = append(out, envoy.Name([]byte{'a' + byte(i/26), 'a' + byte(i%26)}))
+	}
+	return out
+}
+
+func TestRule11OneThatIsRejectedTakesNoOtherWithIt(t *testing.T) {
+	tastes(t, func(t *testing.T, c *client) {
+		for typ := range envoy.Types {
+			for _, n := range letters(100) {
+				c.set(typ, string(n), "1")
+			}
+			c.set(typ, "bc", "bad")
+			c.publish()
+			c.all(typ)
+			if n := c.settle(20); c.names && n > 2 {
+				t.Errorf("%d responses, want 2", n)
+			}
+			for _, n := range letters(100) {
+				c.keepsContent(typ, n, map[bool]string{false: "1"}[n == "bc"])
+			}
+			row := c.session.deliveries()[typ]
+			if len(row.Held) != 1 || row.Held[0].Name != "bc" || row.Held[0].Last != "" || row.Rejected == nil || !slices.Equal(row.Rejected.Resources, []envoy.Name{"bc"}) {
+				t.Errorf("delivery %+v, want bc held back", row)
+			}
+			// What comes and changes does so as ever, and does not have it.
+			c.set(typ, "aa", "2")
+			c.set(typ, "new", "1")
+			c.publish()
+			if n := c.settle(2); n != 1 {
+				t.Errorf("%d responses to a change, want 1", n)
+			}
+			c.keepsContent(typ, "aa", "2")
+			c.keepsContent(typ, "new", "1")
+			c.set(typ, "bc", "2")
+			c.publish()
+			c.settle(1)
+			c.keepsContent(typ, "bc", "2")
+			if row := c.session.deliveries()[typ]; len(row.Held) != 0 || row.Rejected != nil {
+				t.Errorf("delivery %+v, want nothing held back", row)
+			}
+		}
+	})
+}
+
+func TestRule11WhatIsRejectedStaysAsItWasAccepted(t *testing.T) {
+	tastes(t, func(t *testing.T, c *client) {
+		for typ := range envoy.Types {
+			c.set(typ, "a", "1")
+			c.set(typ, "b", "1")
+			c.publish()
+			c.all(typ)
+			c.settle(1)
+			c.set(typ, "a", "bad")
+			c.set(typ, "b", "2")
+			c.publish()
+			c.settle(3)
+			c.keepsContent(typ, "a", "1")
+			c.keepsContent(typ, "b", "2")
+			c.set(typ, "a", "worse")
+			c.publish()
+			c.settle(1)
+			c.keepsContent(typ, "a", "1")
+			c.set(typ, "c", "1")
+			c.remove(typ, "b")
+			c.publish()
+			c.settle(2)
+			c.keepsContent(typ, "a", "1")
+			if row := c.session.deliveries()[typ]; len(row.Held) != 1 || row.Held[0].Last != newResource(typ, "a", "1").Version {
+				t.Errorf("delivery %+v, want a held at its first version", row)
+			}
+			c.set(typ, "a", "1") // it has that
+			c.publish()
+			c.settle(1)
+			if row := c.session.deliveries()[typ]; len(row.Held) != 0 {
+				t.Errorf("delivery %+v, want nothing held back", row)
+			}
+			c.remove(typ, "a")
+			c.publish()
+			c.now = c.now.Add(grace)
+			c.settle(2)
+			c.now = c.now.Add(grace)
+			c.settle(2)
+			if c.session.protocol == Delta || order[typ].full {
+				c.keepsContent(typ, "a", "")
+			}
+		}
+	})
+}
+
+func TestRule11WhatHasChangedSinceItWasRejectedGoesApart(t *testing.T) {
+	tastes(t, func(t *testing.T, c *client) {
+		c.set(rds, "a", "bad")
+		c.set(rds, "b", "1")
+		c.publish()
+		c.subscribe(rds, "a", "b")
+		c.settle(4)
+		c.set(rds, "a", "worse")
+		c.set(rds, "b", "2")
+		c.publish()
+		c.take(rds, "b")
+		g := c.expect(rds, "a")
+		if found := c.answer(g); found == nil || !slices.Equal(found.Resources, []envoy.Name{"a"}) {
+			t.Errorf("found %+v, want a", found)
+		}
+		c.quiet()
+	})
+}
+
+func TestRule11TheFaultIsFoundByHalves(t *testing.T) {
+	both(t, func(t *testing.T, c *client) {
+		c.rejectsContent("bad")
+		names := letters(8)
+		for _, n := range names {
+			c.set(eds, string(n), "1")
+			c.set(rds, string(n), "1")
+		}
+		c.set(eds, "ac", "bad")
+		c.set(eds, "other", "1")
+		c.publish()
+		c.subscribe(rds, names...)
+		c.settle(1)
+		c.subscribe(eds, names...)
+		var found []*Rejection
+		step := func(names ...envoy.Name) {
+			t.Helper()
+			g := c.expect(eds, names...)
+			c.quiet() // until that is answered
+			if j := c.answer(g); j != nil {
+				found = append(found, j)
+			}
+		}
+		step(names...)
+		step("aa", "ab", "ac", "ad")
+		c.set(eds, "ah", "2") // has to wait, and what it was is not sent any more
+		c.set(rds, "ah", "2") // does not: but routes go after the endpoints of their edition
+		c.publish()
+		step("aa", "ab")
+		step("ac", "ad")
+		step("ac")
+		step("ad")
+		step("ae", "af", "ag")
+		step("ah")
+		c.take(rds, "ah")
+		c.quiet()
+		if len(found) != 1 || !slices.Equal(found[0].Resources, []envoy.Name{"ac"}) || !slices.Equal(found[0].Services, []mesh.Key{serviceKey("ac")}) {
+			t.Errorf("found %+v, want ac once", found)
+		}
+	})
+}
+
+func TestRule11ASearchEnds(t *testing.T) {
+	both(t, func(t *testing.T, c *client) {
+		const n = 200
+		for _, name := range letters(n) {
+			c.set(rds, string(name), "bad")
+		}
+		c.publish()
+		c.rejectsContent("bad")
+		c.all(rds)
+		most := perFault*bits.Len(n) + 2
+		c.settle(most)
+		c.quiet()
+		if row := c.session.deliveries()[0]; len(row.Held) != n || len(row.Rejected.Resources) != n {
+			t.Errorf("%d are held back, and %d blamed; want all", len(row.Held), len(row.Rejected.Resources))
+		}
+		// Each change has it go on, until all are known.
+		for i := 0; ; i++ {
+			c.set(rds, "good", nonceOf(uint64(i)))
+			c.publish()
+			if c.settle(most) == 1 {
+				break
+			}
+			if i == 10 {
+				t.Fatal("it does not end")
+			}
+		}
+		c.keepsContent(rds, "aa", "")
+		c.set(rds, "aa", "1")
+		c.publish()
+		c.settle(1)
+		c.keepsContent(rds, "aa", "1")
+	})
+}
+
+func TestRule11WhatIsAskedForAnewIsTriedAnew(t *testing.T) {
+	c := newClient(t, Delta)
+	c.set(eds, "a", "1")
+	c.set(eds, "b", "1")
+	c.publish()
+	c.subscribe(eds, "a", "b")
+	c.nack(c.expect(eds, "a", "b"), "a: no")
+	c.take(eds, "b")
+	c.subscribe(eds, "a", "b")
+	c.take(eds, "b")
+	c.take(eds, "a")
+	c.quiet()
+}
+
+func TestRule11RemovalsOfARejectedResponseAreToldAgain(t *testing.T) {
+	tastes(t, func(t *testing.T, c *client) {
+		c.set(lds, "a", "1")
+		c.set(lds, "b", "1")
+		c.publish()
+		c.all(lds)
+		c.settle(1)
+		c.remove(lds, "a")
+		c.set(lds, "bad", "bad")
+		c.publish()
+		c.settle(2)
+		c.has(lds, "b")
+	})
+}
+
+// What the client had before it came is known only to it, and a list without it would take it away.
+func TestRule11AListHasWhatAReturningClientRejects(t *testing.T) {
+	c := newClient(t, SotW)
+	c.names, c.lenient = true, true
+	c.rejectsContent("bad", "worse")
+	c.set(lds, "a", "1")
+	c.set(lds, "b", "1")
+	c.publish()
+	c.all(lds)
+	c.settle(1)
+	c.reconnect() // to another meshd
+	c.set(lds, "a", "bad")
+	c.set(lds, "b", "2")
+	c.publish()
+	c.resume(lds)
+	c.settle(2)
+	c.keepsContent(lds, "a", "1")
+	c.keepsContent(lds, "b", "2")
+	c.set(lds, "b", "3")
+	c.publish()
+	c.settle(1)
+	c.keepsContent(lds, "a", "1")
+	c.keepsContent(lds, "b", "3")
+	if row := c.session.deliveries()[0]; len(row.Held) != 1 || row.Held[0].Name != "a" {
+		t.Errorf("delivery %+v, want a held back", row)
+	}
+	c.set(lds, "b", "worse")
+	c.publish()
+	c.settle(1)
+	c.keepsContent(lds, "a", "1")
+	c.keepsContent(lds, "b", "3")
+	c.set(lds, "a", "2")
+	c.set(lds, "b", "4")
+	c.publish()
+	c.settle(2)
+	c.has(lds, "a", "b")
+	if row := c.session.deliveries()[0]; len(row.Held) != 0 {
+		t.Errorf("delivery %+v, want nothing held back", row)
+	}
+}
+
+// A route may lead to a cluster that the client rejects. It goes on, since it may be one of many in its resource, but not before
+// all was tried; calls by it fail until the cluster is there.
+func TestRule18ARouteDoesNotWaitForAClusterThatIsRejected(t *testing.T) {
+	tastes(t, func(t *testing.T, c *client) {
+		c.service("a", "1")
+		c.publish()
+		c.all(cds)
+		c.settle(1)
+		c.subscribe(eds, "a", "b", "new")
+		c.settle(1)
+		c.subscribe(rds, "a")
+		c.settle(1)
+
+		c.set(cds, "new", "bad")
+		c.set(cds, "b", "1")
+		c.set(eds, "new", "1")
+		c.set(eds, "b", "1")
+		c.set(rds, "a", "2 leads to both")
+		c.publish()
+		sawRoute := false
+		for {
+			g := c.next()
+			if g == nil {
+				break
+			}
+			sawRoute = sawRoute || g.Type == rds
+			if g.Type == rds && c.types[cds].held["b"] == "" {
+				t.Fatal("the route comes before a cluster that is good")
+			}
+			c.answer(g)
+		}
+		if !sawRoute {
+			t.Fatal("the route never came")
+		}
+		c.keepsContent(eds, "new", "1") // its endpoints go on
+		c.keepsContent(cds, "new", "")
+
+		// The cluster is mended, and the route changes with it: first the cluster.
+		c.set(cds, "new", "2")
+		c.set(rds, "a", "3 leads to both")
+		c.publish()
+		for g := c.next(); g != nil; g = c.next() {
+			if g.Type == rds && c.types[cds].held["new"] == "" {
+				t.Fatal("the route comes before the cluster that was mended")
+			}
+			c.answer(g)
+		}
+		c.keepsContent(rds, "a", "3 leads to both")
+	})
+}
+
+func TestRule18WhatIsRejectedKeepsItsOwnClustersAlone(t *testing.T) {
+	tastes(t, func(t *testing.T, c *client) {
+		c.service("a", "1")
+		c.service("b", "1")
+		c.publish()
+		c.all(cds)
+		c.settle(1)
+		c.all(lds)
+		c.settle(1)
+		c.set(lds, "a", "bad")
+		c.remove(cds, "a")
+		c.withdraw("b")
+		c.publish()
+		c.settle(4)
+		c.now = c.now.Add(grace)
+		c.settle(1)
+		c.hasOnly(cds, "a") // the listener that it has leads to it
+		c.now = c.now.Add(grace)
+		c.quiet()
+		c.set(lds, "a", "2")
+		c.publish()
+		c.settle(1)
+		c.quiet()
+		c.now = c.now.Add(grace)
+		c.settle(1)
+		c.hasOnly(cds)
+	})
+}
+
+// hasOnly fails unless the client has these and no others, in whatever version.
+func (c *client) hasOnly(t envoy.Type, names ...envoy.Name) {
+	c.t.Helper()
+	var got []envoy.Name
+	for n := range c.types[t].held {
+		got = append(got, n)
+	}
+	slices.Sort(got)
+	if !slices.Equal(got, names) {
+		c.t.Fatalf("the client has %s %q, want %q", t, got, names)
+	}
+}

@@ -3,10 +3,14 @@ package main
 import (
 	"bytes"
 	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
+	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"github.com/spf13/cobra"
@@ -28,41 +32,55 @@ The node's capture says how the connections of the applications on its machine r
   none      applications dial 127.0.0.1 and the service's port
   redirect  the firewall redirects connections to Envoy's port 15001, as with Istio
 
+Where meshd runs more than once with the same entries, give --xds for each: an Envoy asks one of them, and goes on to the
+next within seconds when that is gone, without being sent anything again. Which one is asked first follows from the
+node's id, so that nodes spread over all.
+
 With --grpc it prints what gRPC's own xDS client must be told, so that an application reaches services as
 xds:///HOST:PORT without a proxy. When a service is taken away, such a client goes on calling the endpoints that it has
-(ignore_resource_deletion).`,
+(ignore_resource_deletion). Of several meshd it asks the next only for what it does not have yet: while the first one is
+gone, it goes on with what it has, and learns of no change. Where that matters, give one --xds with a DNS name that has
+the addresses of all.`,
 		Example: `  meshd bootstrap --node-id web-1 --xds meshd.example.net:15010 >envoy.json && envoy -c envoy.json
   meshd bootstrap --node-id web-1 --namespace shop --locality eu/eu-1
+  meshd bootstrap --node-id web-1 --xds meshd-a.example.net:15010 --xds meshd-b.example.net:15010
   meshd bootstrap --node-id shop-1 --grpc >grpc.json && GRPC_XDS_BOOTSTRAP=grpc.json shop
   meshd bootstrap --node-id sidecar~192.0.2.7~web-1.shop~shop.svc.cluster.local`,
 		Args: cobra.NoArgs,
 	}
 	var node nodeFlags
 	node.register(cmd)
-	xds := address{"127.0.0.1", 15010}
+	xds := addresses{all: []address{{"127.0.0.1", 15010}}}
 	admin := address{"127.0.0.1", 15000}
 	cluster := ""
+	loadReports := false
 	flags := cmd.Flags()
-	flags.Var(&xds, "xds", "where meshd serves xDS")
+	flags.Var(&xds, "xds", "where meshd serves xDS; give it once for each, if there are several with the same entries")
 	flags.Var(&admin, "admin-address", "where Envoy serves its own administration pages, which anybody who reaches them can stop it with; \"\" for nowhere")
 	flags.StringVar(&cluster, "cluster", "", "the `NAME` of the group that the node is one of, for Envoy's own statistics (default: the id)")
+	flags.BoolVar(&loadReports, "load-reports", false, "have the node report to meshd how many requests it sends where, which meshd status --loads shows")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		n, err := node.node()
 		if err != nil {
 			return err
 		}
 		n.Cluster = cmp.Or(cluster, node.id)
-		if xds == (address{}) {
+		if slices.Contains(xds.all, address{}) {
 			return fmt.Errorf("--xds is empty; it is HOST:PORT, such as 127.0.0.1:15010")
+		}
+		replicas := spread(node.id, xds.all)
+		reports := envoy.NoReports
+		if loadReports {
+			reports = envoy.LoadReports
 		}
 		var text []byte
 		switch {
 		case !node.grpc:
-			text, err = envoyBootstrap(envoy.Bootstrap{Node: n, XDS: envoy.HostPort(xds), Admin: envoy.HostPort(admin)})
+			text, err = envoyBootstrap(envoy.Bootstrap{Node: n, XDS: replicas, Admin: envoy.HostPort(admin), Reports: reports})
 		case flags.Changed("admin-address"):
 			err = fmt.Errorf("--admin-address is for Envoys: a gRPC client has no pages of its own; leave out --admin-address or --grpc")
 		default:
-			text, err = grpcBootstrap(n, xds)
+			text, err = grpcBootstrap(n, replicas, reports)
 		}
 		if err != nil {
 			return err
@@ -81,13 +99,35 @@ func envoyBootstrap(b envoy.Bootstrap) ([]byte, error) {
 	return protoJSON(m)
 }
 
-// grpcBootstrap is what a gRPC client is told when it starts, in the form of gRPC's proposal A27. The error is that of
-// [envoy.ScopeOf], for a node that meshd would refuse.
-func grpcBootstrap(node *corev3.Node, xds address) ([]byte, error) {
+// spread gives the replicas in the order in which a node asks them. It follows from their addresses and the node's id, by
+// rendezvous hashing: the nodes of one replica are spread over all others when it is gone, and a replica that is added moves
+// no node from one old one to another. What is there twice is there once.
+func spread(id string, replicas []address) []envoy.HostPort {
+	weigh := func(a address) uint64 {
+		sum := sha256.Sum256([]byte(id + "\x00" + a.String()))
+		return binary.BigEndian.Uint64(sum[:])
+	}
+	ordered := slices.SortedFunc(slices.Values(replicas), func(a, b address) int {
+		return cmp.Or(cmp.Compare(weigh(b), weigh(a)), cmp.Compare(a.String(), b.String()))
+	})
+	var out []envoy.HostPort
+	for _, a := range slices.Compact(ordered) {
+		out = append(out, envoy.HostPort(a))
+	}
+	return out
+}
+
+// grpcBootstrap is what a gRPC client is told when it starts, in the form of gRPC's proposals A27 and, for several servers,
+// A71: the client falls back to the next when the one before cannot be reached and something that it wants is not in its
+// cache. The error is that of [envoy.ScopeOf], for a node that meshd would refuse.
+func grpcBootstrap(node *corev3.Node, replicas []envoy.HostPort, reports envoy.Reports) ([]byte, error) {
 	if _, err := envoy.ScopeOf(node); err != nil {
 		return nil, err
 	}
 	n := proto.CloneOf(node)
+	if reports == envoy.LoadReports {
+		n = envoy.WithLoadReports(n)
+	}
 	n.UserAgentName = "" // the client's own to say
 	text, err := protoJSON(n)
 	if err != nil {
@@ -101,10 +141,15 @@ func grpcBootstrap(node *corev3.Node, xds address) ([]byte, error) {
 		Credentials []credentials `json:"channel_creds"`
 		Features    []string      `json:"server_features"`
 	}
+	var servers []server
+	for _, r := range replicas {
+		a := address(r)
+		servers = append(servers, server{a.String(), []credentials{{"insecure"}}, []string{"xds_v3", "ignore_resource_deletion"}})
+	}
 	return json.MarshalIndent(struct {
 		Servers []server        `json:"xds_servers"`
 		Node    json.RawMessage `json:"node"`
-	}{[]server{{xds.String(), []credentials{{"insecure"}}, []string{"xds_v3", "ignore_resource_deletion"}}}, text}, "", "  ")
+	}{servers, text}, "", "  ")
 }
 
 // address is a flag that takes HOST:PORT, or nothing.
@@ -133,6 +178,34 @@ func (a *address) Set(s string) error {
 		return fmt.Errorf("its port is a number from 1 to 65535")
 	}
 	*a = address{host, uint16(n)}
+	return nil
+}
+
+// addresses is a flag that takes HOST:PORT several times. The first replaces the default.
+type addresses struct {
+	all   []address
+	given bool
+}
+
+func (a *addresses) String() string {
+	var texts []string
+	for _, one := range a.all {
+		texts = append(texts, one.String())
+	}
+	return strings.Join(texts, ",")
+}
+
+func (a *addresses) Type() string { return "HOST:PORT" }
+
+func (a *addresses) Set(s string) error {
+	var one address
+	if err := one.Set(s); err != nil {
+		return err
+	}
+	if !a.given {
+		a.all, a.given = nil, true
+	}
+	a.all = append(a.all, one)
 	return nil
 }
 

@@ -61,12 +61,13 @@ which instance of Consul, and whether the proxy took it.`,
   meshd serve --consul 127.0.0.1:8500      # with the services of Consul
   meshd bootstrap --node-id web-1 >e.json  # what an Envoy must be told
   envoy -c e.json                          # run it
-  meshd status                             # what does everybody have?`,
+  meshd status                             # what does everybody have?
+  meshd tail --node-id web-1               # what is a node sent, as it changes?`,
 		SilenceErrors: true, // run prints them
 		SilenceUsage:  true,
 	}
 	root.SetFlagErrorFunc(suggestFlag)
-	root.AddCommand(newServe(), newCheck(), newRender(), newDiff(), newExplain(), newDiscover(), newSchema(), newBootstrap(), newStatus(), newRelease(), newVersion())
+	root.AddCommand(newServe(), newCheck(), newRender(), newDiff(), newExplain(), newDiscover(), newSchema(), newBootstrap(), newStatus(), newTail(), newRelease(), newVersion())
 	return root
 }
 
@@ -100,10 +101,38 @@ func (c *choice) Set(s string) error {
 	return fmt.Errorf("it is one of %s", strings.Join(c.words, ", "))
 }
 
+// complete makes shells complete the flag of this name.
+func (c *choice) complete(cmd *cobra.Command, flag string) { completeWords(cmd, flag, c.words) }
+
+// choices is a flag that takes a few words, one at a time.
+type choices struct{ values, words []string }
+
+func (c *choices) String() string { return strings.Join(c.values, ",") }
+func (c *choices) Type() string   { return strings.Join(c.words, "|") }
+
+func (c *choices) Set(s string) error {
+	one := choice{words: c.words}
+	if err := one.Set(s); err != nil {
+		return err
+	}
+	c.values = append(c.values, s)
+	return nil
+}
+
+func (c *choices) complete(cmd *cobra.Command, flag string) { completeWords(cmd, flag, c.words) }
+
+func completeWords(cmd *cobra.Command, flag string, words []string) {
+	err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
+	if err != nil {
+		panic(err) // there is such a flag
+	}
+}
+
 // outputFlag adds -o text|json to a command, and more if there are more ways to print.
 func outputFlag(cmd *cobra.Command, more ...string) *choice {
 	c := &choice{"text", append([]string{"text", "json"}, more...)}
 	cmd.Flags().VarP(c, "output", "o", "what to print: text for people, json for programs")
+	c.complete(cmd, "output")
 	return c
 }
 

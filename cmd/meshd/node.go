@@ -31,6 +31,7 @@ func (f *nodeFlags) register(cmd *cobra.Command) {
 	flags.StringVar(&f.locality, "locality", "", "where the node is: `REGION/ZONE/SUBZONE`; later parts may be left out")
 	flags.Var(&f.capture, "capture", "how connections reach the node's Envoy (default: what the metadata says, else redirect for an id of Istio's form and none for others)")
 	flags.BoolVar(&f.grpc, "grpc", false, "the node is a gRPC client without a proxy, which dials xds:///HOST:PORT")
+	f.capture.complete(cmd, "capture")
 	if err := cmd.MarkFlagRequired("node-id"); err != nil {
 		panic(err) // there is such a flag
 	}

@@ -40,6 +40,7 @@ the daemon would refuse, wrong flags).`,
 		only.words = append(only.words, t.String())
 	}
 	cmd.Flags().Var(&only, "type", "print resources of this type only")
+	only.complete(cmd, "type")
 	policy := policyFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, paths []string) error {
 		_, scope, err := node.scope()
@@ -72,6 +73,7 @@ the daemon would refuse, wrong flags).`,
 func policyFlag(cmd *cobra.Command) *choice {
 	c := &choice{string(config.AllowAny), []string{string(config.AllowAny), string(config.RegistryOnly)}}
 	cmd.Flags().Var(c, "outbound-traffic-policy", "what the daemon's setting of this name says")
+	c.complete(cmd, "outbound-traffic-policy")
 	return c
 }
 

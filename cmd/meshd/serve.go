@@ -84,10 +84,13 @@ func serve(ctx context.Context, settings *config.Config, load func() (*config.Co
 	if err != nil {
 		return err
 	}
+	var registries []aggregate.Registry
 	files := filereg.New(log, filesRegistry, entries, filereg.Options{
 		RescanInterval: settings.RescanInterval.Duration, MaxFileBytes: int64(settings.MaxFileSize), StateDir: filepath.Join(string(settings.StateDir), filesRegistry),
 	})
-	registries := []aggregate.Registry{files}
+	if len(entries) > 0 {
+		registries = append(registries, files)
+	}
 	for _, c := range consulRegistries(settings.Consul, string(settings.StateDir)) {
 		registries = append(registries, consulreg.New(log, c.name, c.options))
 	}
@@ -96,6 +99,8 @@ func serve(ctx context.Context, settings *config.Config, load func() (*config.Co
 	// The server translates each view for the nodes, and sends them what is new to them.
 	server := xds.New(log, xds.Options{
 		Settings: meshSettings(settings.OutboundTrafficPolicy), Identifier: "meshd " + build.Version, DrainTime: settings.DrainTime.Duration,
+		Canary:           xds.Canary{Nodes: settings.Canary.Nodes, Share: settings.Canary.Share, Time: settings.Canary.Time},
+		MaxConnectionAge: settings.MaxConnectionAge.Duration, LoadReportInterval: settings.LoadReportInterval.Duration,
 	})
 	controller.Handle(func(_ aggregate.Change, v *mesh.View) { server.Apply(v) })
 
@@ -103,7 +108,7 @@ func serve(ctx context.Context, settings *config.Config, load func() (*config.Co
 	pages := admin.New(log, admin.Options{
 		Version: build.Version, Commit: build.Commit, XDS: xdsListener.Addr(),
 		Registries: controller.Registries, Release: controller.Release, History: controller.History,
-		Nodes: server.Nodes, NodeProblems: server.Problems, Stats: server.Stats, Sights: server.Sights, Near: strictyaml.Suggest,
+		Nodes: server.Nodes, NodeProblems: server.Problems, Stats: server.Stats, Canary: server.Canary, Loads: server.Loads, Sights: server.Sights, Near: strictyaml.Suggest,
 		Resources: func(node string) (admin.Resources, error) {
 			return nodeResources(server, settings.OutboundTrafficPolicy, node)
 		},

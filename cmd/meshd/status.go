@@ -32,23 +32,35 @@ func newStatus() *cobra.Command {
 and the nodes that are connected, with what each was sent, accepted or rejected of each type. With a node's id it
 shows that node alone and in full; with --services, the services.
 
+With --loads it shows how many requests go where, the busiest services first: by what those nodes report that were told
+to by meshd bootstrap --load-reports; with a node's id as well, by what that node reports.
+
 Of a registry of Consul it shows by which questions it keeps up, how long ago each was answered and what is wrong
 with it; and below HELD BY which instances are served on although Consul says that they are gone, and why it is not
 believed. meshd release lets go of them.
 
-Exit codes: 0 shown, 1 the node is not connected, 2 no daemon answers (or wrong flags).`,
+Exit codes: 0 shown, 1 the node is not connected (or reports no load), 2 no daemon answers (or wrong flags).`,
 		Example: `  meshd status
   meshd status web-1
   meshd status --services
+  meshd status --loads
   meshd status -o json | jq '.problems[] | select(.severity == "error")'`,
 		Args: cobra.MaximumNArgs(1),
 	}
 	daemon := daemonFlag(cmd)
 	services := cmd.Flags().Bool("services", false, "show the services, and where each comes from")
+	loads := cmd.Flags().Bool("loads", false, "show how many requests go where, by what nodes report")
 	output := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		show, path := showStatus, "/api/v1/status"
 		switch {
+		case *services && *loads:
+			return errors.New("--services and --loads are two things to show; ask for one")
+		case *loads:
+			show, path = showLoads, "/api/v1/loads"
+			if len(args) > 0 {
+				path += "?node=" + url.QueryEscape(args[0])
+			}
 		case *services && len(args) > 0:
 			return errors.New("a node and --services are two things to show; ask for one")
 		case *services:
@@ -85,9 +97,17 @@ func (d *daemonAt) at() string { return cmp.Or(d.address.String(), installedDaem
 
 // installedDaemon is where the daemon that is installed here serves its admin API, as far as its settings can be read.
 func installedDaemon() string {
-	host, port := "", "15014"
-	if settings, err := installedSettings(); err == nil && settings.AdminListen != "" {
-		host, port, _ = net.SplitHostPort(string(settings.AdminListen)) // it is an address, or would not have been loaded
+	if settings, err := installedSettings(); err == nil {
+		return reachable(string(settings.AdminListen), "15014")
+	}
+	return reachable("", "15014")
+}
+
+// reachable is where a daemon of this machine is reached that listens at an address, or at none on a port.
+func reachable(listen, port string) string {
+	host := ""
+	if listen != "" {
+		host, port, _ = net.SplitHostPort(listen) // it is an address, or would not have been loaded
 	}
 	if host == "" || net.ParseIP(host).IsUnspecified() {
 		host = "127.0.0.1"
@@ -101,7 +121,7 @@ func (d *daemonAt) answer(ctx context.Context, path string) ([]byte, error) {
 	switch {
 	case err != nil:
 		return nil, err
-	case status == http.StatusNotFound && strings.Contains(path, "/nodes/"):
+	case status == http.StatusNotFound && (strings.Contains(path, "/nodes/") || strings.Contains(path, "?node=")):
 		return nil, failure{errors.New(strings.TrimSpace(string(body)))}
 	case status != http.StatusOK:
 		return nil, strange(d.at(), http.MethodGet, path, status)
@@ -160,6 +180,13 @@ func showStatus(out io.Writer, answer []byte, now time.Time) error {
 	if v := s.View; v != nil {
 		fmt.Fprintf(w, "view\tgeneration %d, %s, %s, digest %s, changed %s ago\n", v.Generation,
 			counted(v.Services, "service", "services"), counted(v.Endpoints, "endpoint", "endpoints"), short(v.Digest), age(v.Changed, now))
+	}
+	if c := s.Canary; c != nil && c.Trying > 0 {
+		fmt.Fprintf(w, "canary\tgeneration %d is with %d of %s, all others have %d", c.Trying, len(c.Nodes), counted(c.Of, "node", "nodes"), c.Rest)
+		if c.StoppedFor != "" {
+			fmt.Fprintf(w, "; it goes no further: %s", c.StoppedFor)
+		}
+		fmt.Fprintln(w)
 	}
 
 	fmt.Fprint(w, "\nREGISTRY\tSYNCED\tSERVICES\tPROBLEMS\tLAST CHANGE\n")
@@ -266,7 +293,7 @@ func showNodes(out io.Writer, answer []byte, now time.Time) error {
 			}
 			fmt.Fprintf(w, "\nREJECTED %s\t%s\n", d.Type, d.Rejected.Message)
 			for _, r := range d.Rejected.Resources {
-				fmt.Fprintf(w, "resource\t%s\n", r)
+				fmt.Fprintf(w, "resource\t%s\n", r+keeps(d.Held, r))
 			}
 			for _, c := range d.Rejected.Causes {
 				fmt.Fprintf(w, "made from\t%s, %s\n", c.Service, cmp.Or(c.Origin.String(), "which is gone"))
@@ -274,6 +301,20 @@ func showNodes(out io.Writer, answer []byte, now time.Time) error {
 		}
 	}
 	return w.Flush()
+}
+
+// keeps says what a node has in place of a resource that it rejects.
+func keeps(held []admin.Held, resource string) string {
+	for _, h := range held {
+		switch {
+		case h.Name != resource:
+		case h.Last == "":
+			return ", held back"
+		default:
+			return ", held back; it keeps version " + short(h.Last)
+		}
+	}
+	return ""
 }
 
 // showServices writes a line for each port of a service.

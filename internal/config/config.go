@@ -28,18 +28,21 @@ const DefaultFile = "/etc/meshd/meshd.yaml"
 // a flag and in the environment too; one without, such as a list of objects, in the
 // file only.
 type Config struct {
-	Entries               []Folder        `yaml:"entries"`
-	Consul                []Consul        `yaml:"consul"`
-	XDSListen             Address         `yaml:"xds-listen"`
-	AdminListen           OptionalAddress `yaml:"admin-listen"`
-	StateDir              Folder          `yaml:"state-dir"`
-	LogLevel              LogLevel        `yaml:"log-level"`
-	LogFormat             LogFormat       `yaml:"log-format"`
-	RescanInterval        Duration        `yaml:"rescan-interval"`
-	MaxFileSize           Size            `yaml:"max-file-size"`
-	FirstViewTimeout      Duration        `yaml:"first-view-timeout"`
-	DrainTime             Duration        `yaml:"drain-time"`
-	OutboundTrafficPolicy TrafficPolicy   `yaml:"outbound-traffic-policy"`
+	Entries               []Folder         `yaml:"entries"`
+	Consul                []Consul         `yaml:"consul"`
+	XDSListen             Address          `yaml:"xds-listen"`
+	AdminListen           OptionalAddress  `yaml:"admin-listen"`
+	StateDir              Folder           `yaml:"state-dir"`
+	LogLevel              LogLevel         `yaml:"log-level"`
+	LogFormat             LogFormat        `yaml:"log-format"`
+	RescanInterval        Duration         `yaml:"rescan-interval"`
+	MaxFileSize           Size             `yaml:"max-file-size"`
+	FirstViewTimeout      Duration         `yaml:"first-view-timeout"`
+	DrainTime             Duration         `yaml:"drain-time"`
+	MaxConnectionAge      Duration         `yaml:"max-connection-age"`
+	LoadReportInterval    OptionalDuration `yaml:"load-report-interval"`
+	Canary                Canary           `yaml:"canary"`
+	OutboundTrafficPolicy TrafficPolicy    `yaml:"outbound-traffic-policy"`
 
 	origins map[string]origin // by key
 }
@@ -69,6 +72,9 @@ var settings = []Setting{
 	{"max-file-size", "16MiB", "largest `size` of a file of entries, in bytes, KiB, MiB or GiB; a larger one is not read", func(c *Config) value { return one{&c.MaxFileSize} }},
 	{"first-view-timeout", "30s", "longest `duration` that proxies wait after a start for registries that are not synced, if others are", func(c *Config) value { return one{&c.FirstViewTimeout} }},
 	{"drain-time", "5s", "longest `duration` of a graceful stop", func(c *Config) value { return one{&c.DrainTime} }},
+	{"max-connection-age", "4h", "`duration`, give or take a tenth, after which a node is told to connect anew, and goes on to the next replica if there is one", func(c *Config) value { return one{&c.MaxConnectionAge} }},
+	{"canary", "off", "which nodes a change goes to before all others, and for how long: `NODES for TIME` or SHARE% for TIME, as in \"5% for 2m\"; \"off\" for none", func(c *Config) value { return one{&c.Canary} }},
+	{"load-report-interval", "10s", "`duration` between two reports of a node that reports its load; \"off\" takes none", func(c *Config) value { return one{&c.LoadReportInterval} }},
 	{"outbound-traffic-policy", "allow-any", "`policy` for destinations outside of the mesh: allow-any or registry-only", func(c *Config) value { return one{&c.OutboundTrafficPolicy} }},
 }
 
@@ -151,8 +157,11 @@ func (l list[T, P]) split(text string) []string {
 	return strings.Split(text, l.separator)
 }
 
-// set replaces all values, and returns the first mistake.
+// set replaces all values, and returns the first mistake. One empty text is no value.
 func (l list[T, P]) set(texts []string) error {
+	if len(texts) == 1 && texts[0] == "" {
+		texts = nil
+	}
 	var first error
 	*l.at = make([]T, len(texts))
 	for i := range texts {

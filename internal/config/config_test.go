@@ -45,6 +45,8 @@ func TestLoadDefaults(t *testing.T) {
 		MaxFileSize:           16 << 20,
 		FirstViewTimeout:      Duration{30 * time.Second},
 		DrainTime:             Duration{5 * time.Second},
+		MaxConnectionAge:      Duration{4 * time.Hour},
+		LoadReportInterval:    OptionalDuration{10 * time.Second},
 		OutboundTrafficPolicy: AllowAny,
 	}
 	if diff := cmp.Diff(want, c, cmpopts.IgnoreUnexported(Config{})); diff != "" {
@@ -69,6 +71,7 @@ rescan-interval: 1m
 drain-time:
 admin-listen: off
 outbound-traffic-policy: REGISTRY_ONLY
+load-report-interval: off
 `}),
 		Environ: []string{"HOME=/root", "MESHD_LOG_LEVEL=debug", "MESHD_LOG_FORMAT=text", "MESHD_XDS_LISTEN=[::]:15010", "MESHD_STATE_DIR=/tmp/a=b", "MESHD_MAX_FILE_SIZE=2048MiB"},
 		Flags:   map[string][]string{"log-level": {"info", "error"}, "first-view-timeout": {"500ms"}},
@@ -88,6 +91,9 @@ outbound-traffic-policy: REGISTRY_ONLY
 		{"max-file-size", "2GiB", "MESHD_MAX_FILE_SIZE"},
 		{"first-view-timeout", "500ms", "--first-view-timeout"},
 		{"drain-time", "5s", "default"},
+		{"max-connection-age", "4h0m0s", "default"},
+		{"canary", "off", "default"},
+		{"load-report-interval", "off", DefaultFile + ":11"},
 		{"outbound-traffic-policy", "registry-only", DefaultFile + ":10"},
 	}
 	if diff := cmp.Diff(want, c.Describe()); diff != "" {
@@ -189,8 +195,8 @@ MESHD_WHATEVER: no setting has this name; unset it`,
 		},
 		{"in flags", "", "", "drain-time=soon", `--drain-time: "soon" is not a duration: write it with its unit, as in 500ms, 30s or 1m30s`},
 		{"one address twice", "", "MESHD_XDS_LISTEN=127.0.0.1:15014", "", "xds-listen (MESHD_XDS_LISTEN) and admin-listen (default) are both 127.0.0.1:15014: give each a port of its own"},
-		{"no folder in the file", "entries: []", "", "", "entries (/etc/meshd/meshd.yaml:1) names no folder: name one, or leave the setting out for its default"},
-		{"no folder in the environment", "", "MESHD_ENTRIES=", "", "entries (MESHD_ENTRIES) names no folder: name one, or leave the setting out for its default"},
+		{"no folder in the file", "entries: []", "", "", "entries (/etc/meshd/meshd.yaml:1) names no folder, and no Consul is named either: name one of them, or leave the setting out for its default"},
+		{"no folder in the environment", "", "MESHD_ENTRIES=", "", "entries (MESHD_ENTRIES) names no folder, and no Consul is named either: name one of them, or leave the setting out for its default"},
 		{"one folder twice", "entries: [/a, /a/]", "", "", "entries (/etc/meshd/meshd.yaml:1) has /a twice: remove one of them"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -265,6 +271,27 @@ func FuzzLoad(f *testing.F) {
 			t.Errorf("a setting is lost: %+v", c)
 		}
 	})
+}
+
+func TestCanaries(t *testing.T) {
+	for text, want := range map[string]Canary{
+		"off": {}, "3 for 2m": {Nodes: 3, Time: 2 * time.Minute}, "5% for 90s": {Share: 0.05, Time: 90 * time.Second}, "0.5% for 1h": {Share: 0.005, Time: time.Hour},
+	} {
+		var c Canary
+		if err := c.UnmarshalText([]byte(text)); err != nil || c != want {
+			t.Errorf("%s: %+v, %v", text, c, err)
+		}
+		var again Canary
+		if err := again.UnmarshalText([]byte(c.String())); err != nil || again != c {
+			t.Errorf("%s becomes %s, which is %+v, %v", text, c, again, err)
+		}
+	}
+	for _, text := range []string{"", "3", "3 for", "0 for 2m", "-1 for 2m", "0% for 2m", "101% for 2m", "NaN% for 2m", "x% for 2m", "3 for 0s", "3 for ever", "on"} {
+		var c Canary
+		if err := c.UnmarshalText([]byte(text)); err == nil {
+			t.Errorf("%q is taken for %+v", text, c)
+		}
+	}
 }
 
 func TestSizes(t *testing.T) {

@@ -187,12 +187,12 @@ func TestConsulsThatDoNotFitTogether(t *testing.T) {
 		},
 		{
 			"in the environment, beside other mistakes",
-			Sources{Environ: []string{"MESHD_CONSUL=a:1,a:1", "MESHD_ENTRIES="}},
+			Sources{Environ: []string{"MESHD_CONSUL=a:1,a:1", "MESHD_ENTRIES=/a:/a"}},
 			"MESHD_CONSUL: a:1 is asked for the same services by consul[0]: remove one of them, or give each a datacenter\n" +
-				"entries (MESHD_ENTRIES) names no folder: name one, or leave the setting out for its default",
+				"entries (MESHD_ENTRIES) has /a twice: remove one of them",
 		},
 		{"as flags", Sources{Flags: map[string][]string{"consul": {"a:1", "https://a.1"}}}, "--consul: consul[0] and this are both called consul-a-1: give one of them another name"},
-		{"an empty flag", Sources{Flags: map[string][]string{"consul": {""}}}, "--consul: the address of a Consul is expected, not an empty text: write host:port, as in 127.0.0.1:8500"},
+		{"an empty one of several flags", Sources{Flags: map[string][]string{"consul": {"a:1", ""}}}, "--consul: the address of a Consul is expected, not an empty text: write host:port, as in 127.0.0.1:8500"},
 		{"too many", Sources{Environ: []string{"MESHD_CONSUL=" + many(256)}}, "MESHD_CONSUL: 256 Consuls are more than 255: remove some"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -404,5 +404,12 @@ func TestShares(t *testing.T) {
 		if err := s.UnmarshalText([]byte(text)); err == nil {
 			t.Errorf("%q is the share %s", text, s)
 		}
+	}
+}
+
+func TestConsulAloneNeedsNoFolder(t *testing.T) {
+	c, err := Load(Sources{Flags: map[string][]string{"entries": {""}, "consul": {"127.0.0.1:8500"}}, ReadFile: files(nil)})
+	if err != nil || len(c.Entries) != 0 || len(c.Consul) != 1 {
+		t.Errorf("%v, %v", c, err)
 	}
 }

@@ -135,8 +135,8 @@ func (c *Config) contradiction() error {
 	if c.XDSListen == Address(c.AdminListen) && !strings.HasSuffix(string(c.XDSListen), ":0") {
 		return fmt.Errorf("xds-listen (%s) and admin-listen (%s) are both %s: give each a port of its own", c.origins["xds-listen"], c.origins["admin-listen"], c.XDSListen)
 	}
-	if len(c.Entries) == 0 {
-		return fmt.Errorf("entries (%s) names no folder: name one, or leave the setting out for its default", c.origins["entries"])
+	if len(c.Entries) == 0 && len(c.Consul) == 0 {
+		return fmt.Errorf("entries (%s) names no folder, and no Consul is named either: name one of them, or leave the setting out for its default", c.origins["entries"])
 	}
 	for i, f := range c.Entries {
 		if slices.Contains(c.Entries[:i], f) {

@@ -89,6 +89,58 @@ func (d *OptionalDuration) UnmarshalText(text []byte) error {
 	return (*Duration)(d).UnmarshalText(text)
 }
 
+// String returns the time span or "off".
+func (d OptionalDuration) String() string {
+	if d.Duration == 0 {
+		return "off"
+	}
+	return d.Duration.String()
+}
+
+// Canary is which nodes a change goes to before all others, and for how long. Loaded, either all is 0, which is off, or Time and
+// one of the others are not.
+type Canary struct {
+	Nodes int
+	Share float64 // of all nodes, up to 1
+	Time  time.Duration
+}
+
+// UnmarshalText reads "off", "3 for 2m" or "5% for 2m".
+func (c *Canary) UnmarshalText(text []byte) error {
+	*c = Canary{}
+	if string(text) == "off" {
+		return nil
+	}
+	who, how, _ := strings.Cut(string(text), " for ")
+	var d Duration
+	share, percent := strings.CutSuffix(who, "%")
+	var err error
+	if percent {
+		c.Share, err = strconv.ParseFloat(share, 64)
+		c.Share /= 100
+	} else {
+		c.Nodes, err = strconv.Atoi(who)
+	}
+	if err == nil {
+		err = d.UnmarshalText([]byte(how))
+	}
+	if c.Time = d.Duration; err != nil || c.Nodes < 0 || c.Nodes == 0 && !(c.Share > 0 && c.Share <= 1) {
+		return fmt.Errorf("%q is not a canary: write a number of nodes or a share of them, and a time, as in \"3 for 2m\" or \"5%% for 2m\", or off", text)
+	}
+	return nil
+}
+
+// String is the text that is read.
+func (c Canary) String() string {
+	switch {
+	case c.Time == 0:
+		return "off"
+	case c.Nodes > 0:
+		return fmt.Sprintf("%d for %s", c.Nodes, c.Time)
+	}
+	return fmt.Sprintf("%g%% for %s", c.Share*100, c.Time)
+}
+
 // Size is a number of bytes, more than 0.
 type Size int64
 

@@ -46,7 +46,7 @@ type Options struct {
 	Nodes        func() []xds.NodeStatus
 	NodeProblems func() []mesh.Problem // what nodes cannot be given of the view
 	Stats        func() xds.Stats
-	Canary       func() xds.CanaryStatus // how the roll-out of a change to a few nodes first stands; nil: there is none
+	Canary       func() xds.CanaryStatus     // how the roll-out of a change to a few nodes first stands; nil: there is none
 	Loads        func(node string) xds.Loads // what nodes report of their requests, or the one of this id
 	Sights       func(mesh.Host) []xds.Sight // what nodes are given for a host
 	// Near returns which word of some is most like another, empty if none is.

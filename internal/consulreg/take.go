@@ -127,6 +127,9 @@ func (m *mirror) takeServices(ctx context.Context, a *answer) {
 	if a.err != nil {
 		if a.watch == 0 {
 			m.refuse("", a.at)
+			for name := range m.vacant {
+				m.refuse(name, a.at)
+			}
 		}
 		return
 	}

@@ -43,7 +43,6 @@ type Holder interface {
 
 // Options are a controller's settings; zero values are the defaults.
 type Options struct {
-	HoldOff   time.Duration // least time between two views; 20 ms
 	FirstView time.Duration // longest wait for registries that are not synced, if others are; 30 s
 }
 
@@ -97,9 +96,6 @@ func New(log hclog.Logger, registries []Registry, o Options) *Controller {
 	c := &Controller{
 		log: log.Named("aggregate"), registries: registries, options: o, signal: make(chan struct{}, 1),
 		arrived: make([]Source, len(registries)), statuses: make([]RegistryStatus, len(registries)),
-	}
-	if c.options.HoldOff == 0 {
-		c.options.HoldOff = 20 * time.Millisecond
 	}
 	if c.options.FirstView == 0 {
 		c.options.FirstView = 30 * time.Second
@@ -201,6 +197,11 @@ func (c *Controller) publish(i int, catalog mesh.Catalog) {
 		s.Reason, s.Why = catalog.Problems[0].String(), catalog.Problems
 	}
 	c.mu.Unlock()
+	c.wake()
+}
+
+// wake makes the worker look at what has arrived.
+func (c *Controller) wake() {
 	select {
 	case c.signal <- struct{}{}:
 	default:
@@ -208,12 +209,13 @@ func (c *Controller) publish(i int, catalog mesh.Catalog) {
 }
 
 // work merges and calls the handlers, until ctx ends. A change after a quiet time is handed on at once; those that
-// follow wait until the hold-off since the last view has passed.
+// follow wait, at the pace.
 func (c *Controller) work(ctx context.Context) {
 	deadline := time.NewTimer(c.options.FirstView)
 	defer deadline.Stop()
 	var state Merged
 	since := map[mesh.Problem]time.Time{}
+	var pace pace
 	for started, late := false, false; ; {
 		select {
 		case <-ctx.Done():
@@ -237,12 +239,45 @@ func (c *Controller) work(ctx context.Context) {
 			started = true
 		}
 		state = c.advance(state, since)
+		c.pause(ctx, state, pace.after(time.Now()))
+	}
+}
+
+// pause waits. What is urgent ends it early. What has come meanwhile is there to be taken afterwards.
+func (c *Controller) pause(ctx context.Context, state Merged, d time.Duration) {
+	end, soon := time.After(d), time.After(min(d, urgentPause))
+	for came, hurry := false, false; ; {
+		over := false
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(c.options.HoldOff):
+		case <-end:
+			over = true
+		case <-soon:
+			soon = nil
+		case <-c.signal:
+			came = true
+			hurry = hurry || c.urgent(state)
+		}
+		if over || hurry && soon == nil {
+			if came {
+				c.wake()
+			}
+			return
 		}
 	}
+}
+
+// urgent tells whether what has arrived must not wait.
+func (c *Controller) urgent(last Merged) bool {
+	next, change := Merge(last, c.sources())
+	return urgent(last.View, next.View, change)
+}
+
+func (c *Controller) sources() []Source {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.arrived)
 }
 
 // knowsAny tells whether there is any service, or a registry that knows of none. To serve a view of registries that know
@@ -267,12 +302,8 @@ func (c *Controller) missing() []string {
 
 // advance merges what has arrived and hands on the view, if it is another one.
 func (c *Controller) advance(last Merged, since map[mesh.Problem]time.Time) Merged {
-	c.mu.Lock()
-	sources := slices.Clone(c.arrived)
-	c.mu.Unlock()
-
 	now := time.Now()
-	next, change := Merge(last, sources)
+	next, change := Merge(last, c.sources())
 	stamp(next.View.Problems, since, now)
 	if last.View != nil && last.View.Services == next.View.Services && slices.Equal(last.View.Problems, next.View.Problems) {
 		return next

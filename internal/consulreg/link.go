@@ -27,17 +27,17 @@ type times struct {
 	answer time.Duration // to the wait of a blocking query Consul itself adds up to a sixteenth
 	// patient is for consistent reads: a server that replays its log answers them only when it is done.
 	patient time.Duration
-	// long and short are the waits of blocking queries. A shorter one finds a dead path sooner; where the token does not see
-	// everything, nobody tells when it does.
-	// Longest is for thousands of them over HTTP/2, which finds dead paths by itself.
-	long, longest, short time.Duration
-	ping, pong           time.Duration // of silence on an HTTP/2 connection until it is tried, and then until it is given up
+	// The waits of blocking queries. A restore of an older state wakes none that waits for a newer one, and nobody tells when a token
+	// sees more: the few queries that watch all wait for list, and for short where something is hidden. Those of single
+	// services, which may be thousands, wait for longest over HTTP/2, which finds dead paths by itself, and for long where something is hidden.
+	list, short, longest, long time.Duration
+	ping, pong                 time.Duration // of silence on an HTTP/2 connection until it is tried, and then until it is given up
 }
 
 // usualTimes are the times but in tests.
 var usualTimes = times{
 	dial: 5 * time.Second, answer: 10 * time.Second, patient: 30 * time.Second,
-	long: time.Minute, longest: 5 * time.Minute, short: 5 * time.Second, ping: 15 * time.Second, pong: 10 * time.Second,
+	list: 15 * time.Second, short: 5 * time.Second, longest: 5 * time.Minute, long: time.Minute, ping: 15 * time.Second, pong: 10 * time.Second,
 }
 
 // query is a question to Consul.

@@ -6,5 +6,5 @@ import "time"
 // be silent. It must not run yet.
 func (r *Registry) Hasten(answer, sleep time.Duration) {
 	t := &r.link.times
-	t.answer, t.patient, t.long, t.longest, t.short, t.ping, t.pong = answer, 2*answer, sleep, sleep, min(sleep, t.short), answer/2, answer/2
+	t.answer, t.patient, t.list, t.long, t.longest, t.short, t.ping, t.pong = answer, 2*answer, min(sleep, t.list), sleep, sleep, min(sleep, t.short), answer/2, answer/2
 }

@@ -105,7 +105,7 @@ func (a *answer) decode() (err error) {
 // follow asks a question again and again, each time waiting for what comes after the last answer, and hands over the answers. After a
 // failure, and when an index goes back, it begins anew without one. It ends with ctx.
 func (l *link) follow(ctx context.Context, a answer, path string, answers chan<- answer) {
-	wait := l.times.long
+	wait := l.times.list
 	for failures := 0; ; {
 		began := time.Now()
 		known := a.job.known
@@ -114,7 +114,7 @@ func (l *link) follow(ctx context.Context, a answer, path string, answers chan<-
 			return
 		}
 		early := got.err == nil && known != 0 && got.reply.index == known && time.Since(began) < wait*9/10
-		wait = l.times.long
+		wait = l.times.list
 		if got.hides() {
 			wait = l.times.short
 		}

@@ -218,7 +218,7 @@ func (m *mirror) tick(now time.Time) {
 	for what, f := range m.failures {
 		if !f.told && !now.Before(f.since.Add(notable)) {
 			f.told = true
-			m.log.Warn("Consul fails; what was known is served on", "asked-for", what, "address", m.link.address(), "error", f.message)
+			m.log.Warn("Consul fails; what was known, if anything, is served on", "asked-for", what, "address", m.link.address(), "error", f.message)
 		}
 	}
 }

@@ -39,7 +39,7 @@ type Options struct {
 	Debounce    time.Duration // how long events must have ceased before a look, after the first one; 80 ms
 	MaxDelay    time.Duration // how long events may put off a look; 1 s
 	Settle      time.Duration // how long a change must have stood to be believed; 300 ms
-	Glance      time.Duration // the same for a file that was written elsewhere and then moved into place; 50 ms
+	Glance      time.Duration // the same for a file that was written elsewhere and then moved into place, or twice that while others move; 50 ms
 	EmptySettle time.Duration // the same for an emptied folder; 2 s
 }
 
@@ -88,6 +88,7 @@ func (r *Registry) Reload() {
 func (r *Registry) Run(ctx context.Context, publish func(mesh.Catalog)) error {
 	w := &watch{open: r.open}
 	defer w.close()
+	l := &lookout{roots: r.folders, interval: r.options.RescanInterval, watch: w, named: map[string]bool{}}
 	t := newTree(r.name, r.folders, r.options)
 	out := &output{log: r.log, publish: publish}
 	k := newKeeper(r.log, r.name, r.options)
@@ -121,40 +122,39 @@ func (r *Registry) Run(ctx context.Context, publish func(mesh.Catalog)) error {
 		case e, open := <-events:
 			if !open {
 				w.close()
+				l.doubt()
 				t.deaf()
-			} else if !w.matters(e) {
+			} else if !l.hear(e) {
 				continue
 			}
 			t.hear(e)
-			if isEntryName(e.Name) && !isHidden(e.Name) && time.Since(looked) >= r.options.Debounce {
-				ask(0) // it may be all that there is to see
-			} else {
+			switch {
+			case !isEntryName(e.Name) || isHidden(e.Name) || time.Since(looked) < r.options.Debounce:
 				ask(r.options.Debounce)
+			case e.Has(fsnotify.Write):
+				ask(breath)
+			default:
+				ask(0) // it may be all that there is to see
 			}
 		case err, open := <-failures:
 			if !open || !errors.Is(err, fsnotify.ErrEventOverflow) { // of an overflow the next look makes up for what was lost
 				r.log.Warn("the kernel's watch has failed and is set up anew", "error", err)
 				w.close()
 			}
+			l.doubt()
 			t.deaf()
 			ask(r.options.Debounce)
 		case <-k.Changed():
 			tell()
 		case <-r.reload:
+			l.doubt()
 			t.forget()
 			ask(0)
 		case <-timer.C:
 			now := time.Now()
-			seen := look(r.folders)
-			for range maxLooks {
-				if !w.set(seen.places, now, r.options.RescanInterval) {
-					break
-				}
-				seen = look(r.folders)
-			}
-			files, problems, again := t.advance(seen, now)
+			files, problems, again := t.advance(l.look(t.unsettled, now), now)
 			looked, asked, found = now, time.Time{}, problems
-			next = earliest(now.Add(r.options.RescanInterval), cmp.Or(again, now.Add(r.options.RescanInterval)))
+			next = earliest(l.due(), cmp.Or(again, l.due()))
 			timer.Reset(time.Until(next))
 			if again.IsZero() || out.started || now.Sub(start) > maxFirst {
 				was := state
@@ -168,11 +168,11 @@ func (r *Registry) Run(ctx context.Context, publish func(mesh.Catalog)) error {
 }
 
 const (
-	// maxLooks is how often to look again at once because more had to be watched.
-	maxLooks = 5
-
 	// maxFirst is how long files that are being written may put off the first catalog.
 	maxFirst = 2 * time.Second
+
+	// breath is how long most who write to a file take for it: a look at half of it would make all wait for another one.
+	breath = 10 * time.Millisecond
 )
 
 func earliest(times ...time.Time) time.Time { return slices.MinFunc(times, time.Time.Compare) }

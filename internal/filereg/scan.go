@@ -30,6 +30,9 @@ func stampOf(info fs.FileInfo) stamp {
 	return stamp{fileID{uint64(s.Dev), s.Ino}, s.Size, s.Mtim.Nano(), s.Ctim.Nano()}
 }
 
+// hasOtherNames tells whether a file may be written to by other names than the one by which it was found.
+func hasOtherNames(info fs.FileInfo) bool { return info.Sys().(*syscall.Stat_t).Nlink > 1 }
+
 // unreadable is the stamp of a file that is there but does not even tell its stamp; reading it tells why.
 var unreadable = stamp{size: -1}
 
@@ -50,6 +53,8 @@ type walk struct {
 	folders map[string]folder
 	places  []place // what to watch
 	seen    map[fileID]bool
+	vague   bool      // something may move of which the kernel reports another name, or nothing
+	done    time.Time // by then all of it had been looked at; zero: when the walk began
 }
 
 // folder is what a walk has found of one folder.
@@ -64,7 +69,7 @@ func look(roots []string) *walk {
 	w := newWalk()
 	for _, root := range roots {
 		places, linked := way(root)
-		w.places = append(w.places, places...)
+		w.places, w.vague = append(w.places, places...), w.vague || linked != 0
 		w.folder(root, linked)
 	}
 	return w
@@ -82,7 +87,7 @@ func (w *walk) folder(path string, linked int64) (files int) {
 		err = syscall.ENOTDIR
 	}
 	if err != nil {
-		w.folders[path] = folder{err: err}
+		w.folders[path], w.vague = folder{err: err}, true
 		return 0
 	}
 	id := stampOf(info).id
@@ -95,7 +100,7 @@ func (w *walk) folder(path string, linked int64) (files int) {
 	for _, e := range entries {
 		files += w.entry(filepath.Join(path, e.Name()), e, linked)
 	}
-	w.folders[path] = folder{id, files, err}
+	w.folders[path], w.vague = folder{id, files, err}, w.vague || err != nil
 	return files
 }
 
@@ -106,6 +111,7 @@ func (w *walk) entry(path string, e fs.DirEntry, linked int64) (files int) {
 	if isHidden(path) || !e.IsDir() && !link && !isEntryName(path) {
 		return 0
 	}
+	w.vague = w.vague || link
 	info, err := os.Stat(path)
 	isFolder := err == nil && info.IsDir()
 	if link && (isFolder || isEntryName(path)) {
@@ -119,9 +125,9 @@ func (w *walk) entry(path string, e fs.DirEntry, linked int64) (files int) {
 	case !isEntryName(path), errors.Is(err, fs.ErrNotExist), err == nil && !info.Mode().IsRegular():
 		return 0
 	case err != nil:
-		w.files[path] = unreadable
+		w.files[path], w.vague = unreadable, true
 	default:
-		w.files[path] = stampOf(info)
+		w.files[path], w.vague = stampOf(info), w.vague || hasOtherNames(info)
 		if linked != 0 {
 			w.linked[path] = linked
 		}

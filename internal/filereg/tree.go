@@ -28,6 +28,8 @@ type tree struct {
 	listed   map[string]bool    // those roots that could be listed once
 	moved    time.Time          // when a look found something new last
 	heard    map[string]arrival // what the kernel has said of files that are not believed yet
+
+	unsettled []string // the files that the last look left to be looked at again
 }
 
 // leaf is one file.
@@ -78,7 +80,9 @@ func newTree(registry string, roots []string, o Options) *tree {
 func (t *tree) advance(w *walk, now time.Time) (files []File, problems []mesh.Problem, again time.Time) {
 	kept, problems, again := t.keep(w, now)
 	t.see(w, kept, now)
+	t.unsettled = nil
 	unsettled := func(l *leaf, path string) {
+		t.unsettled = append(t.unsettled, path)
 		due := t.due(l, path)
 		again = earliest(due, cmp.Or(again, due))
 	}
@@ -126,8 +130,12 @@ func (t *tree) remember(s *State) {
 	}
 }
 
-// see notes how the look found each file that it could find.
+// see notes how the look found each file that it could find. A file has stood since the look was over, as nobody knows
+// when in the course of it that file was looked at.
 func (t *tree) see(w *walk, kept folders, now time.Time) {
+	if w.done.After(now) {
+		now = w.done
+	}
 	first := t.moved.IsZero()
 	if first {
 		t.moved = now
@@ -165,14 +173,16 @@ func (l *leaf) current(now time.Time) bool {
 
 // believes tells whether the file is what it seems. A file in whose place others come again and again is, since they
 // were written elsewhere. A removal is when nothing else moves either, since what moves may be the same file coming back.
-// The same holds for the short while after which a finished file is believed, since what moves may be the rest of a change.
+// A complete file is after a glance in which nothing else moves either, since what moves may be the rest of a change;
+// but it does not wait longer than two for that, or it would wait for ever where changes follow one another.
 func (t *tree) believes(l *leaf, path string, now time.Time) bool {
 	settled := now.Sub(l.since) >= t.options.Settle
 	pending := now.Sub(cmp.Or(l.pending, now))
 	if l.seen == (stamp{}) {
 		return settled && (now.Sub(t.moved) >= t.options.Settle || pending >= patience)
 	}
-	return settled || t.complete(l, path) && now.Sub(t.moved) >= t.options.Glance || l.replaced && pending >= t.options.MaxDelay
+	glanced := now.Sub(t.moved) >= t.options.Glance || now.Sub(l.since) >= 2*t.options.Glance
+	return settled || t.complete(l, path) && glanced || l.replaced && pending >= t.options.MaxDelay
 }
 
 // complete tells whether a file has come into its place when its writer had done with it: the kernel reported that it
@@ -205,7 +215,7 @@ func (t *tree) due(l *leaf, path string) time.Time {
 	case l.seen == (stamp{}):
 		return t.moved.Add(t.options.Settle)
 	case t.complete(l, path):
-		return earliest(l.since.Add(t.options.Settle), t.moved.Add(t.options.Glance))
+		return earliest(l.since.Add(t.options.Settle), t.moved.Add(t.options.Glance), l.since.Add(2*t.options.Glance))
 	default:
 		return l.since.Add(t.options.Settle)
 	}
@@ -215,7 +225,7 @@ func (t *tree) due(l *leaf, path string) time.Time {
 func (t *tree) reads(l *leaf, path string, now time.Time) bool {
 	file, after := t.read(path, t.options.MaxFileBytes)
 	if file.Err == nil && after != l.seen {
-		l.seen, l.since = after, now
+		l.seen, l.since, t.moved = after, now, now
 		return false
 	}
 	if file.Err != nil {

@@ -12,7 +12,7 @@ import (
 )
 
 // watch asks the kernel to say when something moves. All that it says means "look"; what it does not say, or what is
-// not watched, is found by the next look. One goroutine owns a watch.
+// not watched, is found by the next look at everything. One goroutine owns a watch.
 type watch struct {
 	open   func() (*fsnotify.Watcher, error)
 	kernel *fsnotify.Watcher   // nil while there is none
@@ -68,6 +68,9 @@ func (w *watch) set(places []place, now time.Time, interval time.Duration) (bega
 	}
 	return began
 }
+
+// complete tells whether all that was set is watched.
+func (w *watch) complete() bool { return w.kernel != nil && w.err == nil }
 
 // matters tells whether an event may be of something that is read.
 func (w *watch) matters(e fsnotify.Event) bool {

@@ -175,7 +175,7 @@ func (s *session) holdings() (out []holding) {
 // concerned are the names that the client wants or may have, in order.
 func (k *track) concerned(t envoy.Type) []envoy.Name {
 	var all []envoy.Name
-	for n := range k.want.names {
+	for n := range k.want.names.all() {
 		all = append(all, n)
 	}
 	if k.want.wildcard {
@@ -217,7 +217,7 @@ func (k *track) holding(t envoy.Type, n envoy.Name) holding {
 		}
 	case k.unheard.has(n):
 		h.standing = isLeaving
-	case k.sent == nil || k.owesAll || k.owed.has(n):
+	case k.sent == nil || k.isOwed(n):
 		h.standing = isOwed
 	case k.doomed[n] != nil:
 		h.standing, h.resource = isHeld, k.doomed[n].resource

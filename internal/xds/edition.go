@@ -18,13 +18,16 @@ type edition struct {
 	applied time.Time
 
 	mu         sync.Mutex
-	steps      [envoy.Types][]*step // the newest last, at most rememberedSteps
-	superseded bool                 // remembers nothing: streams that lag may hold it for long
+	steps      [envoy.Types][]*step // the newest last, at most so many as are remembered
+	selections [envoy.Types][]*selection
+	index      [envoy.Types]map[envoy.Name]int32
+	claims     [envoy.Types]sum
+	superseded bool // remembers nothing: streams that lag may hold it for long
 }
 
-// rememberedSteps is from how many editions the way to one is remembered, for each type. Streams come from nothing, from
-// the edition before, or from one of a few more while they lag.
-const rememberedSteps = 8
+// remembered is from how many editions the way to one is remembered, and for how many rosters what there is of them, for each
+// type. Streams come from nothing, from the edition before, or from one of a few more while they lag; and most want the same.
+const remembered = 8
 
 // ordinal is the number, 0 for no edition.
 func (e *edition) ordinal() uint64 {
@@ -75,14 +78,18 @@ func (e *edition) since(t envoy.Type, from *edition) *step {
 			s.added.resources = append(s.added.resources, c.New)
 		}
 	}
-	if e.superseded {
-		return s
+	if !e.superseded {
+		e.steps[t] = remember(e.steps[t], s)
 	}
-	if len(e.steps[t]) == rememberedSteps {
-		e.steps[t] = slices.Delete(e.steps[t], 0, 1)
-	}
-	e.steps[t] = append(e.steps[t], s)
 	return s
+}
+
+// remember puts the newest last.
+func remember[T any](list []T, newest T) []T {
+	if len(list) == remembered {
+		list = slices.Delete(list, 0, 1)
+	}
+	return append(list, newest)
 }
 
 // likeBase tells whether the base scope has the same resources of a type.
@@ -94,7 +101,8 @@ func (e *edition) likeBase(t envoy.Type) bool {
 func (e *edition) supersede() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.superseded, e.steps = true, [envoy.Types][]*step{}
+	e.superseded = true
+	e.steps, e.selections, e.index = [envoy.Types][]*step{}, [envoy.Types][]*selection{}, [envoy.Types]map[envoy.Name]int32{}
 }
 
 // nowhere is the step of those that have arrived.
@@ -110,6 +118,87 @@ func (e *edition) share(t envoy.Type, resources []*envoy.Resource, s *step) *con
 		return &s.added
 	}
 	return &content{resources: resources}
+}
+
+// selection is what there is of a roster.
+type selection struct {
+	roster  *roster
+	content *content
+	missing []envoy.Name
+}
+
+// selected is what there is of a roster in the edition.
+func (e *edition) selected(t envoy.Type, of *roster) *selection {
+	if e.likeBase(t) {
+		return e.base.selected(t, of)
+	}
+	whole := &e.since(t, nil).added
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, s := range e.selections[t] {
+		if s.roster == of {
+			return s
+		}
+	}
+	s := &selection{roster: of, content: &content{}}
+	rest := whole.resources
+	for n := range of.all() {
+		for len(rest) > 0 && rest[0].Name < n {
+			rest = rest[1:]
+		}
+		if len(rest) > 0 && rest[0].Name == n {
+			s.content.resources = append(s.content.resources, rest[0])
+		} else {
+			s.missing = append(s.missing, n)
+		}
+	}
+	if len(s.content.resources) == len(whole.resources) {
+		s.content = whole
+	}
+	if !e.superseded {
+		e.selections[t] = remember(e.selections[t], s)
+	}
+	return s
+}
+
+// places are where the resources of a type stand among all of it.
+func (e *edition) places(t envoy.Type) map[envoy.Name]int32 {
+	if e.likeBase(t) {
+		return e.base.places(t)
+	}
+	resources := e.since(t, nil).added.resources
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	index := e.index[t]
+	if index == nil {
+		index = make(map[envoy.Name]int32, len(resources))
+		for i, r := range resources {
+			index[r.Name] = int32(i)
+		}
+		if !e.superseded {
+			e.index[t] = index
+		}
+	}
+	return index
+}
+
+// claim is what a client claims that has just this edition.
+func (e *edition) claim(t envoy.Type) sum {
+	if e.likeBase(t) {
+		return e.base.claim(t)
+	}
+	resources := e.since(t, nil).added.resources
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if s := e.claims[t]; s.n == len(resources) {
+		return s
+	}
+	var s sum
+	for _, r := range resources {
+		s.versioned([]byte(r.Name), []byte(r.Version))
+	}
+	e.claims[t] = s
+	return s
 }
 
 // content is resources in order of name, and their encoding, which is made once for each protocol.

@@ -109,8 +109,10 @@ func (s *session) suspects(t envoy.Type, e *edition) (out []*envoy.Resource) {
 // accept notes that a client has taken what is new in a response.
 func (s *session) accept(t envoy.Type, f *flight) {
 	k := &s.tracks[t]
-	for _, r := range f.resources {
-		delete(k.held, r.Name)
+	if len(k.held) > 0 {
+		for _, r := range f.resources {
+			delete(k.held, r.Name)
+		}
 	}
 	k.unheard = nil
 }

@@ -15,6 +15,11 @@ import (
 	"github.com/meshd/meshd/internal/envoy"
 )
 
+// parseRequest reads a request that stands alone.
+func parseRequest(p Protocol, wire []byte) (*request, error) {
+	return (&reader{protocol: p}).read(wire)
+}
+
 // What the walk reads is what the generated types read.
 func sameAsDecoded(t interface{ Fatalf(string, ...any) }, p Protocol, wire []byte) {
 	r, err := parseRequest(p, wire)
@@ -48,8 +53,12 @@ func sameAsDecoded(t interface{ Fatalf(string, ...any) }, p Protocol, wire []byt
 		t.Fatalf("node %v, %v; want %v", &read, err, node)
 	}
 	got := map[string]string{}
-	for n, v := range r.initial() {
-		got[string(n)] = v
+	for value := range r.values(initialField) {
+		n, v, err := entry(value)
+		if err != nil {
+			t.Fatalf("an entry that parses, and then does not: %v", err)
+		}
+		got[string(n)] = string(v)
 	}
 	switch {
 	case string(r.typeURL) != url || r.version != version || r.nonce != nonce || r.failed != failed || r.message != message:

@@ -93,6 +93,7 @@ type Server struct {
 	controlPlane []byte
 	health       *health.Server
 	scopes       scopes
+	rosters      rosters
 	meter        meter
 	loads        loads
 	describing   sync.Mutex // held by who makes an answer of the client status service

@@ -57,6 +57,7 @@ var order = [envoy.Types]struct {
 type session struct {
 	protocol Protocol
 	grace    time.Duration // how long a removal waits after what referred to it
+	rosters  *rosters      // that it shares with others; nil: with nobody
 	tracks   [envoy.Types]track
 	nonce    uint64
 }
@@ -86,7 +87,7 @@ func (s *session) request(t envoy.Type, r *request, now time.Time) verdict {
 	if s.protocol == SotW && k.nonce != "" && r.nonce != k.nonce {
 		// Stale: the answer to the last response carries all names as well (rule 10). But what this one does not name,
 		// the client has dropped, though the answer may name it again.
-		k.want.retain(r)
+		k.want.retain(r, s.rosters)
 		k.forget()
 		k.missed = k.flight != nil
 		return verdict{}
@@ -96,26 +97,35 @@ func (s *session) request(t envoy.Type, r *request, now time.Time) verdict {
 	v := s.answered(t, r, now)
 	var o outcome
 	if s.protocol == SotW {
-		o = k.want.replace(r)
+		o = k.want.replace(r, s.rosters)
 		if first {
 			k.version = r.version
 			k.answer = order[t].full && r.version != "" // it must learn what is gone, even if that is all
 		}
 		// A request that says nothing new is an Envoy that made a cluster anew and wants its endpoints (rule 17c).
 		if o.same && !waited && !first && !r.failed && !order[t].full {
-			k.owe(slices.Collect(maps.Keys(k.want.names)))
+			o.all = k.want.names.len() > 0
 		}
 	} else {
-		o = k.want.update(r, first)
-		if first {
-			k.initial = r.initial()
-		} else {
+		if k.claims != nil {
+			k.claims.doubt(&k.want)
+		}
+		o = k.want.update(r, first, s.rosters)
+		switch {
+		case first && r.claimed.n > 0:
+			k.claims = &claims{request: r}
+		case k.claims != nil: // asked twice: it is not sure of what it has
 			for _, n := range o.asked {
-				delete(k.initial, n) // asked twice: it is not sure of what it has
+				k.claims.void.add(n)
+			}
+			if o.all {
+				for n := range k.want.names.all() {
+					k.claims.void.add(n)
+				}
 			}
 		}
 	}
-	k.owe(o.asked)
+	k.owe(o)
 	k.forget()
 	if o.widened {
 		k.answer, k.owesAll = true, true
@@ -248,6 +258,9 @@ func (s *session) due(t envoy.Type, newest *edition, now time.Time) *response {
 	}
 
 	g := gathering{session: s, t: t, track: k, edition: e}
+	if k.claims != nil {
+		k.claims.compare(t, e, &k.want)
+	}
 	g.step(st)
 	g.debts()
 	g.removals(now)
@@ -258,23 +271,23 @@ func (s *session) due(t envoy.Type, newest *edition, now time.Time) *response {
 		}
 		return nil
 	}
-	resources, removed := g.result(st)
+	resources, removed := g.result()
 	f := &flight{resources: resources, removed: removed, from: k.sent, returned: g.returned}
 	if s.protocol == SotW && order[t].full {
-		f.fresh = k.owed
+		f.fresh = k.owing()
 		f.cameWith = k.sent == nil && k.version != ""
 		if k.owesAll {
 			f.from = nil
 		}
 	}
-	if k.initial != nil {
-		for _, r := range resources {
-			if k.initial[r.Name] != "" {
-				f.came.add(r.Name)
-			}
-		}
+	if k.claims != nil {
+		f.came = k.claims.other
 	}
-	r := s.respond(t, e, f, e.share(t, resources, st), now)
+	c := g.shared
+	if c == nil {
+		c = e.share(t, resources, st)
+	}
+	r := s.respond(t, e, f, c, now)
 	k.clear()
 	k.spent = 0
 	return r
@@ -332,7 +345,7 @@ const partly = "~"
 // A client that names what it wants, if only "*", is answered always: its version does not say what it had and dropped.
 func (s *session) upToDate(t envoy.Type, e *edition) bool {
 	k := &s.tracks[t]
-	return s.protocol == SotW && k.sent == nil && k.nonce == "" && k.want.wildcard && !k.want.named &&
+	return s.protocol == SotW && k.sent == nil && k.nonce == "" && k.want.wildcard && !k.want.spoke &&
 		k.version == e.Versions[t].String()
 }
 
@@ -357,7 +370,7 @@ func (s *session) whole(k *track, t envoy.Type, e *edition, f *flight) *content 
 			add(r)
 		}
 	} else {
-		for n := range k.want.names {
+		for n := range k.want.names.all() {
 			if r, ok := e.Resources[t].Get(n); ok {
 				add(r)
 			}
@@ -373,13 +386,15 @@ func (s *session) whole(k *track, t envoy.Type, e *edition, f *flight) *content 
 // force makes the resources of a type that have the names of others be sent after these.
 func (s *session) force(t envoy.Type, others []*envoy.Resource, e *edition) {
 	k := &s.tracks[t]
-	if !k.asked {
+	if !k.asked || k.owesNames && k.claims == nil {
 		return
 	}
 	for _, o := range others {
 		if _, ok := e.Resources[t].Get(o.Name); ok && k.want.has(o.Name) {
-			k.owed.add(o.Name)
-			delete(k.initial, o.Name)
+			k.mustSend(o.Name)
+			if k.claims != nil {
+				k.claims.void.add(o.Name)
+			}
 		}
 	}
 }
@@ -393,6 +408,7 @@ type gathering struct {
 
 	changed  []*envoy.Resource // by the step, in order
 	more     []*envoy.Resource
+	shared   *content // if set, all that there is to send
 	removed  []envoy.Name
 	returned map[envoy.Name]*doom // was to go, and does not
 }
@@ -400,7 +416,7 @@ type gathering struct {
 // step takes what has changed of what is wanted.
 func (g *gathering) step(st *step) {
 	k := g.track
-	if k.want.wildcard && k.initial == nil && len(k.doomed)+len(k.held) == 0 && len(st.added.resources) == len(st.changes) {
+	if k.want.wildcard && k.claims == nil && len(k.doomed)+len(k.held) == 0 && len(st.added.resources) == len(st.changes) {
 		g.changed = st.added.resources
 		return
 	}
@@ -410,7 +426,7 @@ func (g *gathering) step(st *step) {
 		case !k.want.has(c.Key):
 		case c.New == nil:
 			g.lose(c.Key, c.Old)
-		case k.initial[c.Key] != c.New.Version:
+		case !k.claims.has(c.Key):
 			g.take(&g.changed, c.New)
 		}
 	}
@@ -424,22 +440,61 @@ func (g *gathering) debts() {
 			g.take(&g.more, r)
 		}
 	}
-	for n := range k.owed {
-		r, ok := g.edition.Resources[g.t].Get(n)
-		switch {
-		case ok && k.initial[n] == r.Version: // the exception of rule 4
-		case ok:
-			g.take(&g.more, r)
-		case k.initial[n] != "":
-			g.lose(n, nil)
-		case g.session.protocol == Delta:
-			g.drop(n)
+	switch {
+	case k.owesNames && k.want.names.exact() && len(k.doomed)+len(k.held)+len(g.changed) == 0:
+		g.selection(g.edition.selected(g.t, k.want.names.roster))
+	case k.owesNames:
+		for n := range k.want.names.all() {
+			g.debt(n)
+		}
+	default:
+		for n := range k.owed {
+			g.debt(n)
 		}
 	}
-	for n := range k.initial {
-		if _, ok := g.edition.Resources[g.t].Get(n); !ok && k.want.has(n) && !k.owed.has(n) {
+	if k.claims == nil {
+		return
+	}
+	for n := range k.claims.other {
+		if _, ok := g.edition.Resources[g.t].Get(n); !ok {
 			g.lose(n, nil)
 		}
+	}
+}
+
+// debt takes what there is of a name.
+func (g *gathering) debt(n envoy.Name) {
+	r, ok := g.edition.Resources[g.t].Get(n)
+	switch {
+	case ok && g.track.claims.has(n): // the exception of rule 4
+	case ok:
+		g.take(&g.more, r)
+	default:
+		g.missing(n)
+	}
+}
+
+// missing answers a name of which there is nothing; if the client has something, that is lost.
+func (g *gathering) missing(n envoy.Name) {
+	if c := g.track.claims; g.session.protocol == Delta && (c == nil || !c.other.has(n)) {
+		g.drop(n)
+	}
+}
+
+// selection takes what there is of a whole roster, where nothing is held back or doomed.
+func (g *gathering) selection(s *selection) {
+	c := g.track.claims
+	if c == nil {
+		g.shared, g.more = s.content, s.content.resources
+	} else {
+		for _, r := range s.content.resources {
+			if !c.has(r.Name) {
+				g.more = append(g.more, r)
+			}
+		}
+	}
+	for _, n := range s.missing {
+		g.missing(n)
 	}
 }
 
@@ -503,9 +558,12 @@ func (g *gathering) nothing() bool {
 }
 
 // result is all of it, in order of name and each name once (rule 14).
-func (g *gathering) result(st *step) ([]*envoy.Resource, []envoy.Name) {
+func (g *gathering) result() ([]*envoy.Resource, []envoy.Name) {
 	resources := g.changed
-	if len(g.more) > 0 {
+	switch {
+	case g.shared != nil:
+		resources = g.more
+	case len(g.more) > 0:
 		resources = slices.Concat(g.changed, g.more)
 		slices.SortFunc(resources, byName)
 		resources = slices.Compact(resources)

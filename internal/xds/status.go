@@ -190,7 +190,7 @@ func (s *session) deliveries() []Delivery {
 		}
 		held := s.heldBack(t)
 		row := Delivery{
-			Type: t, Wildcard: k.want.wildcard, Subscribed: len(k.want.names), Sent: k.marks.sent, Accepted: k.marks.accepted,
+			Type: t, Wildcard: k.want.wildcard, Subscribed: k.want.names.len(), Sent: k.marks.sent, Accepted: k.marks.accepted,
 			Rejected: s.rejection(t, func(_ envoy.Name, h *hold) bool { return slices.Contains(held, h) }), Pending: k.flight != nil,
 		}
 		for _, h := range held {

@@ -43,7 +43,7 @@ const allTypes = envoy.Types
 func (s *Server) serve(ss grpc.ServerStream, p Protocol, only envoy.Type) error {
 	x := &stream{
 		server: s, protocol: p, only: only, wake: make(chan struct{}, 1),
-		session: session{protocol: p, grace: s.options.DrainGrace},
+		session: session{protocol: p, grace: s.options.DrainGrace, rosters: &s.rosters},
 	}
 	received := make(chan error, 1)
 	s.receivers.Go(func() { // it ends with the handler, which ends the stream's context
@@ -139,6 +139,7 @@ func (x *stream) offer(from, to *edition) {
 
 // receive takes requests until the stream ends or one is wrong.
 func (x *stream) receive(ss grpc.ServerStream) error {
+	requests := reader{protocol: x.protocol, rosters: &x.server.rosters}
 	for {
 		var message raw
 		switch err := ss.RecvMsg(&message); {
@@ -147,9 +148,12 @@ func (x *stream) receive(ss grpc.ServerStream) error {
 		case err != nil:
 			return err
 		}
-		r, err := parseRequest(x.protocol, message.bytes)
+		r, err := requests.read(message.bytes)
 		if err != nil {
 			return status.Error(codes.InvalidArgument, err.Error())
+		}
+		if r.claimed.n > 0 { // the session may keep it until it answers
+			r.release = message.release
 		}
 		if err := x.identify(ss.Context(), r); err != nil {
 			return status.Error(codes.InvalidArgument, err.Error())
@@ -163,6 +167,9 @@ func (x *stream) receive(ss grpc.ServerStream) error {
 		}
 		if known && (x.only == allTypes || x.only == t) { // to all else silence (rule 8)
 			x.request(t, r)
+		}
+		if r.release == nil {
+			message.release()
 		}
 	}
 }

@@ -14,18 +14,19 @@ type track struct {
 	asked bool // there was a request
 	want  subscription
 
-	answer  bool                  // a response is due even if it is empty (rule 16)
-	version string                // state of the world: what the client had when it came
-	initial map[envoy.Name]string // delta: likewise, until the first answer
+	answer  bool    // a response is due even if it is empty (rule 16)
+	version string  // state of the world: what the client had when it came
+	claims  *claims // delta: likewise, until the first answer
 
 	sent     *edition // nil: nothing yet
 	settled  *edition // what of sent is answered, with either answer
 	accepted *edition // what of sent is acknowledged
 
-	owed    names                // to be sent even if unchanged
-	owesAll bool                 // all is owed
-	missed  bool                 // state of the world: a stale request may have asked for more; the answer will tell
-	doomed  map[envoy.Name]*doom // the client has them still; they go when nothing refers to them any more
+	owed      names                // to be sent even if unchanged
+	owesNames bool                 // all that it wants is owed, and it is no wildcard
+	owesAll   bool                 // all is owed, and it is a wildcard
+	missed    bool                 // state of the world: a stale request may have asked for more; the answer will tell
+	doomed    map[envoy.Name]*doom // the client has them still; they go when nothing refers to them any more
 
 	held    map[envoy.Name]*hold // what the client rejects, or may reject, alone (rule 11)
 	apart   [][]*envoy.Resource  // groups of held ones that are each sent alone, the next one last
@@ -57,8 +58,8 @@ type flight struct {
 	from     *edition
 	fresh    names
 	returned map[envoy.Name]*doom
-	came     names
-	cameWith bool // state of the world: it came with something, and may have any of it
+	came     names // may have more than the response
+	cameWith bool  // state of the world: it came with something, and may have any of it
 }
 
 // before is the version that the client had of a name; nil if none, or if only the client knows.
@@ -121,7 +122,7 @@ func (s *session) settle(t envoy.Type) {
 // accepted it, from this server's predecessor or another replica.
 func (s *session) arrived(t envoy.Type, e *edition, now time.Time) {
 	k := &s.tracks[t]
-	if k.nonce == "" && (k.version != "" || len(k.initial) > 0) {
+	if k.nonce == "" && (k.version != "" || k.claims != nil && k.claims.some) {
 		k.marks.accepted = Mark{Version: e.Versions[t].String(), Time: now}
 	}
 	k.clear()
@@ -173,20 +174,50 @@ func (s *session) answered(t envoy.Type, r *request, now time.Time) (v verdict) 
 	return v
 }
 
-// owe makes the next response hold what is there of the names.
-func (k *track) owe(asked []envoy.Name) {
-	for _, n := range asked {
-		if k.want.has(n) {
-			k.owed.add(n)
-		}
+// owe makes the next response hold what is there of the names that a request asks for.
+func (k *track) owe(o outcome) {
+	k.owesNames = k.owesNames || o.all
+	if k.want.wildcard && k.owesNames { // then a name may be dropped, and what it stands for is wanted all the same
+		k.owed, k.owesNames = k.owing(), false
+	}
+	for _, n := range o.asked {
+		k.mustSend(n)
 	}
 }
 
+// mustSend makes the next response hold what is there of a name, if that is wanted.
+func (k *track) mustSend(n envoy.Name) {
+	if k.want.has(n) && !k.owesNames {
+		k.owed.add(n)
+	}
+}
+
+// isOwed tells whether what is there of a name is to be sent.
+func (k *track) isOwed(n envoy.Name) bool {
+	return k.owesAll || k.owesNames && k.want.has(n) || k.owed.has(n)
+}
+
+// owing are the names that are owed one by one.
+func (k *track) owing() names {
+	all := maps.Clone(k.owed)
+	if k.owesNames {
+		for n := range k.want.names.all() {
+			all.add(n)
+		}
+	}
+	return all
+}
+
 // owes tells whether there is something to be sent even if unchanged, or may be.
-func (k *track) owes() bool { return len(k.owed) > 0 || k.owesAll || k.missed }
+func (k *track) owes() bool { return len(k.owed) > 0 || k.owesNames || k.owesAll || k.missed }
 
 // clear notes that everything owed has been sent.
-func (k *track) clear() { k.answer, k.initial, k.owed, k.owesAll = false, nil, nil, false }
+func (k *track) clear() {
+	if k.claims != nil && k.claims.request.release != nil {
+		k.claims.request.release()
+	}
+	k.answer, k.claims, k.owed, k.owesNames, k.owesAll = false, nil, nil, false, false
+}
 
 // answeredUpTo is the edition up to which the client has been given what it asked for, and has answered.
 func (k *track) answeredUpTo() *edition {
@@ -204,10 +235,10 @@ func (k *track) mayHave(n envoy.Name) bool {
 // forget drops the exceptions of what is not wanted any more.
 func (k *track) forget() {
 	k.owesAll = k.owesAll && k.want.wildcard
+	k.owesNames = k.owesNames && k.want.names.len() > 0
 	unwanted := func(n envoy.Name) bool { return !k.want.has(n) }
 	maps.DeleteFunc(k.doomed, func(n envoy.Name, _ *doom) bool { return unwanted(n) })
 	maps.DeleteFunc(k.held, func(n envoy.Name, _ *hold) bool { return unwanted(n) })
-	maps.DeleteFunc(k.initial, func(n envoy.Name, _ string) bool { return unwanted(n) })
 	for _, set := range []names{k.owed, k.unheard} {
 		maps.DeleteFunc(set, func(n envoy.Name, _ struct{}) bool { return unwanted(n) })
 	}

@@ -220,12 +220,22 @@ type rig struct {
 	newest  *edition
 	now     time.Time
 	session session
+	reader  reader
+	rosters rosters
 }
 
 const grace = 3 * time.Second
 
 func newRig(t tester, p Protocol) *rig {
-	return &rig{t: t, now: time.Unix(1e9, 0), session: session{protocol: p, grace: grace}}
+	r := &rig{t: t, now: time.Unix(1e9, 0)}
+	r.connect(p)
+	return r
+}
+
+// connect begins a new stream.
+func (r *rig) connect(p Protocol) {
+	r.session = session{protocol: p, grace: grace, rosters: &r.rosters}
+	r.reader = reader{protocol: p, rosters: &r.rosters}
 }
 
 // publish makes the world as it is the newest edition, and offers it as a scope does.
@@ -251,11 +261,24 @@ func marshal(t tester, m proto.Message) []byte {
 
 func (r *rig) request(t envoy.Type, m proto.Message) *Rejection {
 	r.t.Helper()
-	req, err := parseRequest(r.session.protocol, marshal(r.t, m))
+	wire := marshal(r.t, m)
+	req, err := r.reader.read(wire)
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	return r.session.request(t, req, r.now).found
+	over := func() { // the bytes are used for something else then
+		for i := range wire {
+			wire[i] = 0xff
+		}
+	}
+	if req.claimed.n > 0 {
+		req.release = over
+	}
+	found := r.session.request(t, req, r.now).found
+	if req.release == nil {
+		over()
+	}
+	return found
 }
 
 // next is the next response, or nil.
@@ -567,7 +590,7 @@ func (c *client) drain() {
 
 // reconnect begins a new stream; the client keeps what it has, and has yet to ask.
 func (c *client) reconnect() {
-	c.session = session{protocol: c.session.protocol, grace: grace}
+	c.connect(c.session.protocol)
 	c.outbox, c.inbox = nil, nil
 	for t := range c.types {
 		c.types[t].nonce, c.types[t].asked = "", false

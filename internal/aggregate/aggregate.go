@@ -245,7 +245,7 @@ func (c *Controller) work(ctx context.Context) {
 
 // pause waits. What is urgent ends it early. What has come meanwhile is there to be taken afterwards.
 func (c *Controller) pause(ctx context.Context, state Merged, d time.Duration) {
-	end, soon := time.After(d), time.After(min(d, urgentPause))
+	end, soon := time.After(d), time.After(hurried(d))
 	for came, hurry := false, false; ; {
 		over := false
 		select {

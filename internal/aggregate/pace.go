@@ -16,9 +16,10 @@ type pace struct {
 const (
 	shortestPause = 20 * time.Millisecond
 	longestPause  = 200 * time.Millisecond
-	// urgentPause is the longest wait of a change that takes traffic from somewhere.
-	urgentPause = 50 * time.Millisecond
 )
+
+// hurried is how much of a pause a change waits that takes traffic from somewhere.
+func hurried(pause time.Duration) time.Duration { return pause / 2 }
 
 // after is the pause after a view at now. It is longer than the last one unless nothing came for as long again once that was over.
 func (p *pace) after(now time.Time) time.Duration {

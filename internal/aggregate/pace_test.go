@@ -38,7 +38,7 @@ func TestTheMoreChangesTheLongerThePauses(t *testing.T) {
 			}
 			return all
 		}, 25, 200 * time.Millisecond},
-		{"one that goes waits less", func(i int) []string { return []string{fmt.Sprintf("192.0.%d.%d", i/250, i%250)} }, 70, 60 * time.Millisecond},
+		{"one that goes waits less", func(i int) []string { return []string{fmt.Sprintf("192.0.%d.%d", i/250, i%250)} }, 45, 100 * time.Millisecond},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -297,6 +297,7 @@ func (l *link) dial(address string) (*client, error) {
 	if err != nil {
 		return nil, err
 	}
+	config.NextProtos = []string{"h2", "http/1.1"}
 	dialer := &net.Dialer{Timeout: l.times.dial, KeepAlive: 15 * time.Second}
 	network := func(ctx context.Context, _, address string) (net.Conn, error) {
 		return dialer.DialContext(ctx, "tcp", address)
@@ -324,7 +325,7 @@ func (l *link) dial(address string) (*client, error) {
 			l.connections.Add(1)
 			return &countedConn{Conn: conn, closed: func() { l.connections.Add(-1); <-slots }}, nil
 		},
-		TLSClientConfig:     withProtocols(config),
+		TLSClientConfig:     config,
 		TLSHandshakeTimeout: l.times.dial,
 		ForceAttemptHTTP2:   true,
 		MaxConnsPerHost:     l.limit,
@@ -343,11 +344,6 @@ func (l *link) dial(address string) (*client, error) {
 		return nil, err
 	}
 	return c, nil
-}
-
-func withProtocols(c *tls.Config) *tls.Config {
-	c.NextProtos = []string{"h2", "http/1.1"}
-	return c
 }
 
 // authenticated gives each request the token of the moment, and notes how the answer came.
@@ -460,7 +456,7 @@ func (l *link) failure(err error) (code, message string) {
 		said := short(refusal.Body)
 		switch {
 		case refusal.Code == http.StatusForbidden || refusal.Code == http.StatusUnauthorized:
-			return CodeDenied, fmt.Sprintf("refuses the request: %s; give a token that may read services and nodes (service_prefix \"\" and node_prefix \"\" with policy read), by token or token-file", said)
+			return CodeDenied, fmt.Sprintf("refuses the request: %s; give a token that may read services and nodes (%s), by token or token-file", said, readAll)
 		case refusal.Code == http.StatusTooManyRequests:
 			return CodeThrottled, fmt.Sprintf("says that there are too many requests or connections: %s; raise limits.http_max_conns_per_client of the agent, or lower the setting connections", said)
 		case strings.Contains(said, "No path to datacenter"):

@@ -53,6 +53,7 @@ type mirror struct {
 	vacant      map[string]bool     // services that have no instances, as Consul says, though they are on its list
 	refused     map[string]bool     // those, and the list under "", that a consistent read did not confirm
 	retryAt     time.Time           // when some of these are read again
+	mergeAt     time.Time           // when the first of the doubts has waited long enough; zero: there is none that waits
 	failures    map[string]*failing // by what fails
 	troubledAt  time.Time
 	sickness    map[string]sick // by state; nil: not known
@@ -135,29 +136,34 @@ func (m *mirror) run(ctx context.Context, publish func(mesh.Catalog), releases <
 		m.queue.add(job{of: ofHome}, true)
 	}
 	for {
-		now := time.Now()
-		m.tick(now)
-		m.publish(publish)
-		show(m.standing())
-		var out chan job
-		next, ok := m.queue.next(now)
-		if ok {
-			out = jobs
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case out <- next:
-			m.queue.begun(next)
-		case a := <-m.answers:
-			m.take(ctx, a)
-			for range len(m.answers) { // those that have come together are published together
-				m.take(ctx, <-m.answers)
+		m.tick(time.Now())
+		held := m.held()
+		m.publish(publish, held)
+		show(m.standing(held))
+		for handing := true; handing; { // that a read is under way changes nothing of what is known
+			handing = false
+			now := time.Now()
+			var out chan job
+			next, ok := m.queue.next(now)
+			if ok {
+				out = jobs
 			}
-		case <-time.After(m.untilDue(now)):
-		case <-m.keeper.Changed():
-		case done := <-releases:
-			done <- m.release(ctx)
+			select {
+			case <-ctx.Done():
+				return
+			case out <- next:
+				m.queue.begun(next)
+				handing = true
+			case a := <-m.answers:
+				m.take(ctx, a)
+				for range len(m.answers) { // those that have come together are published together
+					m.take(ctx, <-m.answers)
+				}
+			case <-time.After(m.untilDue(now)):
+			case <-m.keeper.Changed():
+			case done := <-releases:
+				done <- m.release(ctx)
+			}
 		}
 	}
 }
@@ -179,11 +185,7 @@ func (m *mirror) untilDue(now time.Time) time.Duration {
 			soonest(f.since.Add(notable))
 		}
 	}
-	for name := range m.doubted {
-		if p, _ := m.pages.Get(serviceName(name)); p.doubt != nil && !p.doubt.merged {
-			soonest(p.doubt.since.Add(patience))
-		}
-	}
+	soonest(m.mergeAt)
 	for _, t := range m.recoveries {
 		soonest(t)
 	}
@@ -203,11 +205,8 @@ func (m *mirror) tick(now time.Time) {
 		m.retryAt = time.Time{}
 		m.retry(retried)
 	}
-	for name := range m.doubted {
-		p, _ := m.pages.Get(serviceName(name))
-		if d := p.doubt; d != nil && !d.merged && !now.Before(d.since.Add(patience)) {
-			m.turn(name, p, p.merge(), now)
-		}
+	if !m.mergeAt.IsZero() && !now.Before(m.mergeAt) {
+		m.merge(now)
 	}
 	for r, t := range m.recoveries {
 		if !now.Before(t) {
@@ -219,6 +218,21 @@ func (m *mirror) tick(now time.Time) {
 		if !f.told && !now.Before(f.since.Add(notable)) {
 			f.told = true
 			m.log.Warn("Consul fails; what was known, if anything, is served on", "asked-for", what, "address", m.link.address(), "error", f.message)
+		}
+	}
+}
+
+// merge takes what doubted answers add and change that have waited long enough.
+func (m *mirror) merge(now time.Time) {
+	m.mergeAt = time.Time{}
+	for name := range m.doubted {
+		p, _ := m.pages.Get(serviceName(name))
+		switch due := p.doubt.since.Add(patience); {
+		case p.doubt.merged:
+		case now.Before(due):
+			m.mergeAt = earliest(m.mergeAt, due)
+		default:
+			m.turn(name, p, p.merge(), now)
 		}
 	}
 }

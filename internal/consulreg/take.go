@@ -133,12 +133,6 @@ func (m *mirror) takeServices(ctx context.Context, a *answer) {
 		}
 		return
 	}
-	if a.watch != 0 {
-		m.choose(ctx, a.reply.transport)
-	}
-	if a.unchanged {
-		return
-	}
 	was := m.directory
 	next, confirm := m.o.Guard.look(was, listing{
 		names: a.names, index: a.reply.index, filtered: a.reply.filtered,
@@ -156,7 +150,7 @@ func (m *mirror) takeServices(ctx context.Context, a *answer) {
 	case confirm && a.job.consistent:
 		m.refuse("", a.at)
 	case confirm:
-		m.queue.add(job{of: ofServices, consistent: true}, true)
+		m.confirm("", true)
 	default:
 		m.accept("")
 	}
@@ -237,21 +231,24 @@ func (m *mirror) retry(n int) {
 		if n--; n < 0 {
 			return
 		}
-		j := job{of: ofInstances, name: name, consistent: true}
-		if name == "" {
-			j.of = ofServices
-		}
-		m.queue.add(j, false)
+		m.confirm(name, false)
 	}
+}
+
+// confirm asks for a consistent read of a service, or of the list if the name is empty.
+func (m *mirror) confirm(name string, urgent bool) {
+	j := job{of: ofInstances, name: name, consistent: true}
+	if name == "" {
+		j.of = ofServices
+	}
+	m.queue.add(j, urgent)
 }
 
 func (m *mirror) takeInstances(ctx context.Context, a *answer) {
 	name := a.job.name
-	if a.watch != 0 {
-		if a.outOfOrder() {
-			delete(m.attended, name)
-			m.want(name, true)
-		}
+	if a.watch != 0 && a.outOfOrder() {
+		delete(m.attended, name)
+		m.want(name, true)
 	}
 	if a.err != nil {
 		if a.job.consistent {
@@ -269,7 +266,7 @@ func (m *mirror) takeInstances(ctx context.Context, a *answer) {
 	if a.job.consistent && len(a.instances) == 0 && len(was.instances) > 0 && !a.reply.filtered {
 		// A service without instances is not on the list. To whom instances are hidden without a word, the list may tell.
 		m.vacant[name] = true
-		m.queue.add(job{of: ofServices, consistent: true}, true)
+		m.confirm("", true)
 		return
 	}
 	delete(m.vacant, name)
@@ -290,7 +287,7 @@ func (m *mirror) takeInstances(ctx context.Context, a *answer) {
 		case confirm && a.job.consistent:
 			m.refuse(name, a.at)
 		case confirm:
-			m.queue.add(job{of: ofInstances, name: name, consistent: true}, true)
+			m.confirm(name, true)
 		}
 	}
 	if m.hidden() != "" { // and nobody will tell when it is not any more
@@ -306,8 +303,11 @@ func (m *mirror) turn(name string, was, next *page, now time.Time) {
 		delete(m.unread, name)
 	}
 	set(m.doubted, name, next.doubt != nil)
-	if next.doubt == nil {
+	switch {
+	case next.doubt == nil:
 		m.accept(name)
+	case !next.doubt.merged:
+		m.mergeAt = earliest(m.mergeAt, next.doubt.since.Add(patience))
 	}
 	set(m.filtered, name, next.filtered)
 	if m.o.Rules.Datacenter == "" && len(next.instances) > 0 {
@@ -411,7 +411,7 @@ func (m *mirror) translate(name string) {
 
 // takeSick reads the services whose instances are not as well, or as sick, as their checks say.
 func (m *mirror) takeSick(a *answer) {
-	if a.err != nil || a.unchanged {
+	if a.err != nil {
 		return
 	}
 	if was, known := m.sickness[a.state]; known && maps.Equal(was, a.sick) {

@@ -12,9 +12,9 @@ import (
 )
 
 // publish publishes what is known, if it is another thing than before.
-func (m *mirror) publish(publish func(mesh.Catalog)) {
+func (m *mirror) publish(publish func(mesh.Catalog), held []mesh.Holding) {
 	m.synced = m.synced || m.complete()
-	own := m.problems()
+	own := m.problems(held)
 	slices.SortFunc(own, mesh.Problem.Compare)
 	last := m.published
 	next := mesh.Catalog{Services: m.served.services, Unread: !m.synced}
@@ -70,7 +70,11 @@ func (m *mirror) hidden() string {
 	return ""
 }
 
-func (m *mirror) problems() []mesh.Problem {
+// readAll are the rules of a token that sees everything.
+const readAll = `service_prefix "" and node_prefix "" with policy read`
+
+// problems are those of the registry as a whole.
+func (m *mirror) problems(held []mesh.Holding) []mesh.Problem {
 	all := slices.Clone(m.keeper.Problems())
 	add := func(p mesh.Problem) {
 		p.Origin = mesh.Origin{Registry: m.name, Source: m.source()}
@@ -93,11 +97,11 @@ func (m *mirror) problems() []mesh.Problem {
 		}
 		add(mesh.Problem{Severity: severity, Code: f.code, Message: f.message, Serving: serving, Since: f.since})
 	}
-	if why := m.hidden(); why != "" {
-		add(mesh.Problem{Severity: mesh.Error, Code: "consul-hidden", Message: why +
-			"; give one with the rules service_prefix \"\" and node_prefix \"\" with policy read"})
+	hidden := m.hidden()
+	if hidden != "" {
+		add(mesh.Problem{Severity: mesh.Error, Code: "consul-hidden", Message: hidden + "; give one with the rules " + readAll})
 	}
-	if held := m.held(); len(held) > 0 {
+	if len(held) > 0 {
 		instances := 0
 		var names []string
 		for _, h := range held {
@@ -108,13 +112,13 @@ func (m *mirror) problems() []mesh.Problem {
 			"%s of %s are missing in answers that are not believed, and are served on: %s; if they are really gone, meshd release %s lets them go",
 			counted(instances, "instance", "instances"), list(names), held[0].Reason, m.name)})
 	}
-	if m.synced && m.hidden() == "" && (m.directory.filtered || len(m.filtered) > 0) {
+	if m.synced && hidden == "" && (m.directory.filtered || len(m.filtered) > 0) {
 		what := "from the list of services"
 		if len(m.filtered) > 0 {
 			what = "instances of " + list(slices.Sorted(maps.Keys(m.filtered)))
 		}
 		add(mesh.Problem{Severity: mesh.Notice, Code: "consul-filtered", Message: fmt.Sprintf(
-			"leaves out what the token may not see, %s; if that is not meant, give a token with the rules service_prefix \"\" and node_prefix \"\" with policy read", what)})
+			"leaves out what the token may not see, %s; if that is not meant, give a token with the rules %s", what, readAll)})
 	}
 	return all
 }
@@ -172,6 +176,7 @@ func counted(n int, one, many string) string {
 	return fmt.Sprint(n, " ", many)
 }
 
+// earliest is the earlier one of two times, of which the first may be none.
 func earliest(a, b time.Time) time.Time {
 	if a.IsZero() || b.Before(a) {
 		return b
@@ -179,9 +184,16 @@ func earliest(a, b time.Time) time.Time {
 	return a
 }
 
+func latest(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
+}
+
 // standing is how the mirror stands with Consul.
-func (m *mirror) standing() mesh.Standing {
-	s := mesh.Standing{Unconfirmed: len(m.doubted), Held: m.held()}
+func (m *mirror) standing(held []mesh.Holding) mesh.Standing {
+	s := mesh.Standing{Unconfirmed: len(m.doubted), Held: held}
 	if m.directory.doubt != nil {
 		s.Unconfirmed++
 	}
@@ -207,11 +219,4 @@ func (m *mirror) standing() mesh.Standing {
 		s.Watches = append(s.Watches, w)
 	}
 	return s
-}
-
-func latest(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return b
-	}
-	return a
 }

@@ -141,7 +141,7 @@ const patientFailures = 3
 
 // hides tells whether there may be more than the answer says, which no index will tell.
 func (a *answer) hides() bool {
-	return a.reply.filtered || a.job.of == ofServices && !a.unchanged && len(a.names) == 0
+	return a.reply.filtered || a.job.of == ofServices && len(a.names) == 0
 }
 
 // attend waits for what comes after an answer about one service, and hands over what does. It ends with ctx, and with an

@@ -246,6 +246,7 @@ func (c *Controller) work(ctx context.Context) {
 // pause waits. What is urgent ends it early. What has come meanwhile is there to be taken afterwards.
 func (c *Controller) pause(ctx context.Context, state Merged, d time.Duration) {
 	end, soon := time.After(d), time.After(hurried(d))
+	seen := state
 	for came, hurry := false, false; ; {
 		over := false
 		select {
@@ -257,7 +258,11 @@ func (c *Controller) pause(ctx context.Context, state Merged, d time.Duration) {
 			soon = nil
 		case <-c.signal:
 			came = true
-			hurry = hurry || c.urgent(state)
+			if !hurry {
+				// Each look goes on from the one before, or what has come would be merged again with each that follows.
+				next, change := Merge(seen, c.sources())
+				hurry, seen = urgent(seen.View, next.View, change), next
+			}
 		}
 		if over || hurry && soon == nil {
 			if came {
@@ -266,12 +271,6 @@ func (c *Controller) pause(ctx context.Context, state Merged, d time.Duration) {
 			return
 		}
 	}
-}
-
-// urgent tells whether what has arrived must not wait.
-func (c *Controller) urgent(last Merged) bool {
-	next, change := Merge(last, c.sources())
-	return urgent(last.View, next.View, change)
 }
 
 func (c *Controller) sources() []Source {

@@ -457,7 +457,7 @@ func (r *reporter) wanted(given envoy.Resources) []string {
 // admit makes a client a reporter. Its scope is kept for it, so that it may report here and be served by a replica.
 func (s *Server) admit(node *corev3.Node) (*reporter, error) {
 	if node == nil {
-		return nil, &envoy.FieldError{Field: "node", Message: "is missing from the stream's first request"}
+		return nil, errNoNode
 	}
 	key, err := envoy.ScopeOf(node)
 	if err != nil {
@@ -477,30 +477,6 @@ func (s *Server) dismiss(r *reporter) {
 	s.loads.leave(r)
 	s.scopes.release(r.scope)
 }
-
-// hold keeps a scope for one who is no member.
-func (s *scopes) hold(key envoy.Scope) *scope {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	sc := s.open(key)
-	sc.locals++
-	return sc
-}
-
-// release ends a hold; a scope that nobody needs is dropped, as by leave.
-func (s *scopes) release(sc *scope) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for sc.locals--; len(sc.members) == 0 && sc.locals == 0; sc.locals-- {
-		delete(s.of, sc.key)
-		if sc = sc.base; sc == nil {
-			return
-		}
-	}
-}
-
-// goElsewhere is how streams end when the server does.
-func goElsewhere() error { return status.Error(codes.Unavailable, "meshd is stopping") }
 
 // inbox receives a stream's requests, one at a time, until it ends; then it says how.
 func inbox[Q any](s *Server, ss interface {

@@ -62,11 +62,33 @@ func (s *scopes) open(key envoy.Scope) *scope {
 	return sc
 }
 
-// leave ends a stream's membership; a scope that nobody needs is dropped.
+// leave ends a stream's membership.
 func (s *scopes) leave(sc *scope, x *stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(sc.members, x)
+	s.drop(sc)
+}
+
+// hold keeps a scope for one who is no member.
+func (s *scopes) hold(key envoy.Scope) *scope {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sc := s.open(key)
+	sc.locals++
+	return sc
+}
+
+// release ends a hold.
+func (s *scopes) release(sc *scope) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sc.locals--
+	s.drop(sc)
+}
+
+// drop forgets a scope if nobody needs it, and then perhaps its base. It is called with mu held.
+func (s *scopes) drop(sc *scope) {
 	for sc != nil && len(sc.members) == 0 && sc.locals == 0 {
 		delete(s.of, sc.key)
 		if sc = sc.base; sc != nil {

@@ -77,10 +77,13 @@ func (x *stream) send(ss grpc.ServerStream, received <-chan error) error {
 		case err := <-received:
 			return err
 		case <-x.server.draining:
-			return status.Error(codes.Unavailable, "meshd is stopping")
+			return goElsewhere()
 		}
 	}
 }
+
+// goElsewhere is how streams end when the server does.
+func goElsewhere() error { return status.Error(codes.Unavailable, "meshd is stopping") }
 
 // next is what is to be sent now, or when to look again; a zero time means when woken.
 func (x *stream) next(now time.Time) (*frame, time.Time) {
@@ -213,13 +216,16 @@ func (x *stream) origins(r *Rejection) []string {
 	return out
 }
 
+// errNoNode is the error of a stream that does not say whose it is.
+var errNoNode = &envoy.FieldError{Field: "node", Message: "is missing from the stream's first request"}
+
 // identify reads the node from a stream's first request, which must hold it, and joins its scope.
 func (x *stream) identify(ctx context.Context, r *request) error {
 	if x.scope != nil {
 		return nil
 	}
 	if r.node == nil {
-		return &envoy.FieldError{Field: "node", Message: "is missing from the stream's first request"}
+		return errNoNode
 	}
 	node := &corev3.Node{}
 	if err := proto.Unmarshal(r.node, node); err != nil {

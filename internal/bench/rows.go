@@ -336,21 +336,15 @@ func (l *lab) changes(p *protocol) (x, raw sample, err error) {
 	return both[0], both[1], nil
 }
 
-func change(l *lab) ([]measure, error) {
-	x, raw, err := l.changes(delta)
-	return []measure{
-		held("time to the broadcast's", "x", ratio(x.wall, raw.wall), 1.5),
-		held("CPU to the broadcast's", "x", ratio(x.cpu, raw.cpu), 2),
-		told("time", "ms", ms(x.wall)), told("broadcast's time", "ms", ms(raw.wall)),
-		told("CPU", "ms", ms(x.cpu)), told("broadcast's CPU", "ms", ms(raw.cpu)),
-	}, err
-}
+func change(l *lab) ([]measure, error)     { return l.beside(delta, 2) }
+func sotwChange(l *lab) ([]measure, error) { return l.beside(sotw, 1.5) }
 
-func sotwChange(l *lab) ([]measure, error) {
-	x, raw, err := l.changes(sotw)
+// beside measures one change beside the broadcast, of whose CPU it may take so much at most.
+func (l *lab) beside(p *protocol, mostCPU float64) ([]measure, error) {
+	x, raw, err := l.changes(p)
 	return []measure{
 		held("time to the broadcast's", "x", ratio(x.wall, raw.wall), 1.5),
-		held("CPU to the broadcast's", "x", ratio(x.cpu, raw.cpu), 1.5),
+		held("CPU to the broadcast's", "x", ratio(x.cpu, raw.cpu), mostCPU),
 		told("time", "ms", ms(x.wall)), told("broadcast's time", "ms", ms(raw.wall)),
 		told("CPU", "ms", ms(x.cpu)), told("broadcast's CPU", "ms", ms(raw.cpu)),
 	}, err

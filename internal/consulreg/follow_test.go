@@ -260,28 +260,20 @@ func (w *observer) awaitResting(s *consultest.StandIn, watches bool) {
 
 // TestRest has nothing happen: nothing is asked then but the standing questions.
 func TestRest(t *testing.T) {
-	t.Parallel()
-	for _, way := range standInWays {
-		t.Run(way.name, func(t *testing.T) {
-			t.Parallel()
-			s := consultest.NewStandIn(t, consultest.StandInOptions{TLS: way.tls})
-			s.Register(fleet...)
-			w := observe(t, consulreg.Options{Link: linkTo(s)})
-			w.awaitEndpoints(len(fleet))
-			w.awaitResting(s, way.tls)
-			s.ResetCounts()
-			<-time.After(3 * time.Second) // in which nothing is to happen
-			c := s.Counts()
-			for kind, n := range c.Requests {
-				if n > 0 {
-					t.Errorf("%d requests of kind %s at rest", n, consultest.Kind(kind))
-				}
+	eachWay(t, func(t *testing.T, s *consultest.StandIn, w *observer, watches bool) {
+		w.awaitResting(s, watches)
+		s.ResetCounts()
+		<-time.After(3 * time.Second) // in which nothing is to happen
+		c := s.Counts()
+		for kind, n := range c.Requests {
+			if n > 0 {
+				t.Errorf("%d requests of kind %s at rest", n, consultest.Kind(kind))
 			}
-			if c.Dialled > 0 {
-				t.Errorf("%d new connections at rest", c.Dialled)
-			}
-		})
-	}
+		}
+		if c.Dialled > 0 {
+			t.Errorf("%d new connections at rest", c.Dialled)
+		}
+	})
 }
 
 // TestConnections has more services than connections may be.

@@ -140,6 +140,18 @@ func TestOfManyThatFailTogetherOneCounts(t *testing.T) {
 	})
 }
 
+// probed is a gate that a failure has closed, with a probe out there.
+func probed(t *testing.T) *gate {
+	t.Helper()
+	g := newGate()
+	g.leave(false, errSick)
+	probe, err := g.enter(t.Context())
+	if !probe || err != nil {
+		t.Fatal(probe, err)
+	}
+	return g
+}
+
 func TestAnAnswerOpensTheGateForAll(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -150,12 +162,7 @@ func TestAnAnswerOpensTheGateForAll(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				g := newGate()
-				g.leave(false, errSick)
-				probe, err := g.enter(t.Context())
-				if !probe || err != nil {
-					t.Fatal(probe, err)
-				}
+				g := probed(t)
 				var c crowd
 				c.come(t.Context(), g, 50, func() error { return nil })
 				synctest.Wait()
@@ -163,7 +170,7 @@ func TestAnAnswerOpensTheGateForAll(t *testing.T) {
 					t.Fatalf("%d passed while one was out there", len(c.passed))
 				}
 				start := time.Now()
-				tt.open(g, probe)
+				tt.open(g, true)
 				c.all.Wait()
 				if waited := time.Since(start); waited != 0 || c.probes != 0 {
 					t.Errorf("they waited for %s, and %d of them were probes", waited, c.probes)
@@ -175,12 +182,7 @@ func TestAnAnswerOpensTheGateForAll(t *testing.T) {
 
 func TestAProbeThatIsAbandonedLetsAnotherOneTry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newGate()
-		g.leave(false, errSick)
-		probe, err := g.enter(t.Context())
-		if !probe || err != nil {
-			t.Fatal(probe, err)
-		}
+		g := probed(t)
 		var c crowd
 		c.come(t.Context(), g, 1, func() error { return nil })
 		synctest.Wait()
@@ -190,7 +192,7 @@ func TestAProbeThatIsAbandonedLetsAnotherOneTry(t *testing.T) {
 			t.Fatal("one passed while the probe was out there")
 		}
 		start := time.Now()
-		g.abandon(probe)
+		g.abandon(true)
 		c.all.Wait()
 		if c.probes != 1 || time.Since(start) != 0 {
 			t.Errorf("%d tried, after %s; want one, at once", c.probes, time.Since(start))

@@ -160,28 +160,22 @@ func TestRights(t *testing.T) {
 			well(all)
 		})
 	}
-	t.Run("the token may not read nodes from the start", func(t *testing.T) {
-		_, change := become(noNodes)
-		all := observeBoth(t, a, withFile)
-		all.each(func(w *observer) {
-			if c := w.awaitWords("consul-hidden", "the token may read services, but not nodes"); !c.Unread {
-				t.Error("that counts as read")
-			}
+	for _, tt := range []struct{ name, rules, words string }{
+		{"the token may not read nodes from the start", noNodes, "the token may read services, but not nodes"},
+		{"the token may read nothing from the start", readNone, "hides everything"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			_, change := become(tt.rules)
+			all := observeBoth(t, a, withFile)
+			all.each(func(w *observer) {
+				if c := w.awaitWords("consul-hidden", tt.words); !c.Unread {
+					t.Error("that counts as read")
+				}
+			})
+			change(readAll)
+			well(all)
 		})
-		change(readAll)
-		well(all)
-	})
-	t.Run("the token may read nothing from the start", func(t *testing.T) {
-		_, change := become(readNone)
-		all := observeBoth(t, a, withFile)
-		all.each(func(w *observer) {
-			if c := w.awaitWords("consul-hidden", "hides everything"); !c.Unread {
-				t.Error("that counts as read")
-			}
-		})
-		change(readAll)
-		well(all)
-	})
+	}
 	t.Run("the token is unknown from the start", func(t *testing.T) {
 		write(t, file, "0bad0bad-0000-4000-8000-000000000001")
 		all := observeBoth(t, a, withFile)

@@ -24,6 +24,22 @@ var standInWays = []struct {
 	tls  bool
 }{{"sweeps", false}, {"watches", true}}
 
+// eachWay runs a test by each way of keeping up, side by side: with a stand-in that has the fleet, and a registry that has seen it.
+func eachWay(t *testing.T, test func(t *testing.T, s *consultest.StandIn, w *observer, watches bool)) {
+	t.Helper()
+	t.Parallel()
+	for _, way := range standInWays {
+		t.Run(way.name, func(t *testing.T) {
+			t.Parallel()
+			s := consultest.NewStandIn(t, consultest.StandInOptions{TLS: way.tls})
+			s.Register(fleet...)
+			w := observe(t, consulreg.Options{Link: linkTo(s)})
+			w.awaitEndpoints(len(fleet))
+			test(t, s, w, way.tls)
+		})
+	}
+}
+
 // linkTo is the link to a stand-in.
 func linkTo(s *consultest.StandIn) consulreg.Link {
 	return consulreg.Link{Addresses: []string{s.URL}, TLS: consulreg.TLS{CAFile: s.CAFile}}
@@ -470,35 +486,27 @@ func TestRelease(t *testing.T) {
 
 // TestFlappingNodes takes half of the nodes away and brings them back, again and again. The instances on the others stay.
 func TestFlappingNodes(t *testing.T) {
-	t.Parallel()
-	for _, way := range standInWays {
-		t.Run(way.name, func(t *testing.T) {
-			t.Parallel()
-			s := consultest.NewStandIn(t, consultest.StandInOptions{TLS: way.tls})
-			s.Register(fleet...)
-			w := observe(t, consulreg.Options{Link: linkTo(s)})
-			w.awaitEndpoints(len(fleet))
-			half := slices.DeleteFunc(slices.Clone(fleet), func(f consultest.Service) bool { return f.Node >= "node-005" })
-			for round := range 10 {
-				for n := range 5 {
-					s.Deregister(fmt.Sprintf("node-%03d", n), "")
-				}
-				if round%3 == 0 { // else it is quicker than anybody looks
-					w.awaitEndpoints(len(fleet) - len(half))
-				}
-				s.Register(half...)
+	eachWay(t, func(t *testing.T, s *consultest.StandIn, w *observer, _ bool) {
+		half := slices.DeleteFunc(slices.Clone(fleet), func(f consultest.Service) bool { return f.Node >= "node-005" })
+		for round := range 10 {
+			for n := range 5 {
+				s.Deregister(fmt.Sprintf("node-%03d", n), "")
 			}
-			w.awaitEndpoints(len(fleet))
-			for _, at := range w.lost() {
-				var a, b, c, d int
-				if _, err := fmt.Sscanf(at[strings.Index(at, " ")+1:], "%d.%d.%d.%d", &a, &b, &c, &d); err != nil || d > 5 {
-					t.Errorf("lost %s, whose node did not go away (%v)", at, err)
-				}
+			if round%3 == 0 { // else it is quicker than anybody looks
+				w.awaitEndpoints(len(fleet) - len(half))
 			}
-			w.awaitWell()
-			w.followsOn(s)
-		})
-	}
+			s.Register(half...)
+		}
+		w.awaitEndpoints(len(fleet))
+		for _, at := range w.lost() {
+			var a, b, c, d int
+			if _, err := fmt.Sscanf(at[strings.Index(at, " ")+1:], "%d.%d.%d.%d", &a, &b, &c, &d); err != nil || d > 5 {
+				t.Errorf("lost %s, whose node did not go away (%v)", at, err)
+			}
+		}
+		w.awaitWell()
+		w.followsOn(s)
+	})
 }
 
 // TestNothingGrows makes Consul go and come many times. It costs no goroutine and no connection.
@@ -553,31 +561,23 @@ func TestFewerConnectionsThanWanted(t *testing.T) {
 
 // TestOneBadAnswer has one service that cannot be read, ever. It alone is not followed.
 func TestOneBadAnswer(t *testing.T) {
-	t.Parallel()
-	for _, way := range standInWays {
-		t.Run(way.name, func(t *testing.T) {
-			t.Parallel()
-			s := consultest.NewStandIn(t, consultest.StandInOptions{TLS: way.tls})
-			s.Register(fleet...)
-			w := observe(t, consulreg.Options{Link: linkTo(s)})
-			w.awaitEndpoints(len(fleet))
-			var bad atomic.Int64
-			s.Fault(func(r *http.Request) *consultest.Response {
-				if strings.HasSuffix(r.URL.Path, "/bad") {
-					bad.Add(1)
-					return &consultest.Response{Status: 500, Body: "rpc error: bad"}
-				}
-				return nil
-			})
-			s.Register(consultest.Service{Name: "bad", Address: "192.0.2.99", Port: 99})
-			for range 3 {
-				w.followsOn(s)
+	eachWay(t, func(t *testing.T, s *consultest.StandIn, w *observer, _ bool) {
+		var bad atomic.Int64
+		s.Fault(func(r *http.Request) *consultest.Response {
+			if strings.HasSuffix(r.URL.Path, "/bad") {
+				bad.Add(1)
+				return &consultest.Response{Status: 500, Body: "rpc error: bad"}
 			}
-			w.awaitStanding("some reads of the bad one", func(mesh.Standing) bool { return bad.Load() > 5 })
-			w.nothingLost()
-			s.Fault(nil)
-			w.awaitHealth("bad.service.consul:99 192.0.2.99:99", mesh.Healthy)
-			w.awaitWell()
+			return nil
 		})
-	}
+		s.Register(consultest.Service{Name: "bad", Address: "192.0.2.99", Port: 99})
+		for range 3 {
+			w.followsOn(s)
+		}
+		w.awaitStanding("some reads of the bad one", func(mesh.Standing) bool { return bad.Load() > 5 })
+		w.nothingLost()
+		s.Fault(nil)
+		w.awaitHealth("bad.service.consul:99 192.0.2.99:99", mesh.Healthy)
+		w.awaitWell()
+	})
 }

@@ -2,9 +2,12 @@ package consulreg_test
 
 import (
 	"fmt"
+	"io"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -183,6 +186,49 @@ func TestLife(t *testing.T) {
 			w.awaitWell()
 		}
 	}
+}
+
+// TestChangeWhileConfirming changes a check while a read that confirms another change is under way, and does not tell of it.
+func TestChangeWhileConfirming(t *testing.T) {
+	t.Parallel()
+	s := consultest.NewStandIn(t, consultest.StandInOptions{})
+	s.Register(web(1), web(2))
+	s.SetStatus("node-1", "web-1", "passing")
+	s.SetStatus("node-2", "web-2", "passing")
+	w := observe(t, consulreg.Options{Link: linkTo(s)})
+	w.awaitEndpoints(2)
+	s.AwaitBlocking(3)
+
+	under, goOn, first := make(chan struct{}), make(chan struct{}), atomic.Bool{}
+	s.Fault(func(r *http.Request) *consultest.Response {
+		if !r.URL.Query().Has("consistent") || first.Swap(true) {
+			return nil
+		}
+		truth, err := http.Get(s.URL + r.URL.Path)
+		if err != nil {
+			t.Error(err)
+			return nil
+		}
+		defer truth.Body.Close()
+		body, err := io.ReadAll(truth.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		close(under)
+		return &consultest.Response{Until: goOn, Status: truth.StatusCode, Header: truth.Header, Body: string(body)}
+	})
+	s.SetStatus("node-1", "web-1", "critical") // soon after the start, so that it is to be confirmed
+	select {
+	case <-under:
+	case <-time.After(patience):
+		t.Fatalf("nothing was to be confirmed within %s", patience)
+	}
+	s.AwaitBlocking(3)
+	s.ResetCounts()
+	s.SetStatus("node-2", "web-2", "critical")
+	s.AwaitRequests(consultest.State, 1) // the watch has told, and asks again
+	close(goOn)
+	w.awaitTold("both are critical", []string{"web:8080 10.0.0.1:8080 unhealthy 1", "web:8080 10.0.0.2:8080 unhealthy 1"})
 }
 
 // TestNodesChange has only nodes change, of which nothing tells but a sweep where services are not watched one by one.

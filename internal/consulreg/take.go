@@ -423,10 +423,16 @@ func (m *mirror) takeSick(a *answer) {
 	}
 	all := slices.Collect(maps.Values(m.sickness))
 	for name, p := range m.pages.All() {
-		if p.doubt == nil && slices.ContainsFunc(p.instances, func(i *instance) bool { return diagnose(i, all...) != i.Status }) {
+		if m.tellable(string(name), p) && slices.ContainsFunc(p.instances, func(i *instance) bool { return diagnose(i, all...) != i.Status }) {
 			m.want(string(name), true)
 		}
 	}
+}
+
+// tellable tells whether a service is to be read for what checks tell of it. One in doubt is not, which may differ from its checks for long and
+// is asked for again anyway; but it is while that is under way, or what has changed since it was asked for is never read.
+func (m *mirror) tellable(name string, p *page) bool {
+	return p.doubt == nil || m.queue.waits(ofInstances, name)
 }
 
 // takeRoll reads the services whose instances have come or gone. If there are such, that is what has changed, most likely, and the
@@ -438,7 +444,7 @@ func (m *mirror) takeRoll(a *answer) {
 	}
 	sweepAt := m.sweptAt.Add(sweepPause(m.pages.Len()))
 	for name, p := range m.pages.All() {
-		if p.doubt == nil && !a.roll.agrees(string(name), p.instances) {
+		if m.tellable(string(name), p) && !a.roll.agrees(string(name), p.instances) {
 			m.want(string(name), true)
 			sweepAt = m.sweptAt.Add(sweepRest)
 		}

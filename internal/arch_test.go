@@ -61,6 +61,7 @@ var theirs = map[string][]string{
 	"github.com/prometheus":                                {"admin"},
 	"github.com/spf13/cobra":                               {},
 	"golang.org/x/sync/errgroup":                           {},
+	"golang.org/x/time/rate":                               {"xds"},
 	"github.com/google/go-cmp":                             {"aggregate/registrytest"},
 	"go.uber.org/goleak":                                   {"aggregate/registrytest"},
 }

@@ -99,7 +99,8 @@ func serve(ctx context.Context, settings *config.Config, load func() (*config.Co
 	// The server translates each view for the nodes, and sends them what is new to them.
 	server := xds.New(log, xds.Options{
 		Settings: meshSettings(settings.OutboundTrafficPolicy), Identifier: "meshd " + build.Version, DrainTime: settings.DrainTime.Duration,
-		Canary:           xds.Canary{Nodes: settings.Canary.Nodes, Share: settings.Canary.Share, Time: settings.Canary.Time},
+		Canary:     xds.Canary{Nodes: settings.Canary.Nodes, Share: settings.Canary.Share, Time: settings.Canary.Time},
+		MaxStreams: int(settings.MaxStreams), MaxRequestRate: int(settings.MaxRequestRate),
 		MaxConnectionAge: settings.MaxConnectionAge.Duration, LoadReportInterval: settings.LoadReportInterval.Duration,
 	})
 	controller.Handle(func(_ aggregate.Change, v *mesh.View) { server.Apply(v) })

@@ -223,7 +223,7 @@ func showStatus(out io.Writer, answer []byte, now time.Time) error {
 	for _, n := range s.Nodes {
 		fmt.Fprintf(w, "%s\t%s\t%s", n.ID, scopeText(n.Scope), age(n.Connected, now))
 		for _, t := range []string{"clusters", "endpoints", "listeners", "routes"} {
-			fmt.Fprintf(w, "\t%s", cell(n, t))
+			fmt.Fprintf(w, "\t%s", cell(n, t, now))
 		}
 		fmt.Fprintln(w)
 	}
@@ -231,14 +231,14 @@ func showStatus(out io.Writer, answer []byte, now time.Time) error {
 }
 
 // cell says in a word or two how a node stands with a type.
-func cell(n admin.Node, typ string) string {
+func cell(n admin.Node, typ string, now time.Time) string {
 	for _, d := range n.Deliveries {
 		switch {
 		case d.Type != typ:
 		case d.Rejected != nil:
 			return "REJECTED " + short(d.Rejected.Version)
 		case d.Pending:
-			return "sent " + short(d.Sent.Version)
+			return "sent " + short(d.Sent.Version) + ", " + age(d.Sent.Time, now)
 		case d.Accepted == admin.Mark{}:
 			return "nothing to send"
 		default:
@@ -274,6 +274,9 @@ func showNodes(out io.Writer, answer []byte, now time.Time) error {
 			stream += ", aggregated"
 		}
 		fmt.Fprintf(w, "connected\t%s ago from %s (%s)\n", age(n.Connected, now), n.Peer, stream)
+		if !n.Throttled.IsZero() {
+			fmt.Fprintf(w, "throttled\t%s ago, since it sent more than max-request-rate\n", age(n.Throttled, now))
+		}
 
 		fmt.Fprint(w, "\nTYPE\tASKED FOR\tSENT\tACCEPTED\tREJECTED\n")
 		for _, d := range n.Deliveries {

@@ -156,9 +156,10 @@ type Node struct {
 	UserAgent  string     `json:"userAgent,omitempty"` // the program, such as envoy
 	Version    string     `json:"version,omitempty"`   // of the program
 	Connected  time.Time  `json:"connected"`
-	Protocol   string     `json:"protocol"`   // delta or sotw (state of the world)
-	Aggregated bool       `json:"aggregated"` // whether all types come over this stream (ADS)
-	Deliveries []Delivery `json:"deliveries"` // of the types that it asked for: clusters, endpoints, listeners, routes
+	Protocol   string     `json:"protocol"`           // delta or sotw (state of the world)
+	Aggregated bool       `json:"aggregated"`         // whether all types come over this stream (ADS)
+	Throttled  time.Time  `json:"throttled,omitzero"` // when a request last had to wait, since there were more than max-request-rate
+	Deliveries []Delivery `json:"deliveries"`         // of the types that it asked for: clusters, endpoints, listeners, routes
 }
 
 // Scope is those facts of a node that may change what it is sent.
@@ -418,7 +419,7 @@ func nodeOf(n xds.NodeStatus, view *mesh.View) Node {
 	out := Node{
 		ID: n.ID, Cluster: n.Cluster, Peer: n.Peer, UserAgent: n.UserAgent, Version: n.Version, Connected: n.Connected,
 		Protocol: n.Protocol.String(), Aggregated: n.Aggregated, Deliveries: []Delivery{},
-		Scope: ScopeOf(n.Scope),
+		Scope: ScopeOf(n.Scope), Throttled: n.Throttled,
 	}
 	for _, d := range n.Deliveries {
 		var held []Held

@@ -49,6 +49,7 @@ var (
 	watchAnswered     = desc("registry_watch_answered_timestamp_seconds", "When the newest answer came.", "registry", "query")
 
 	streams     = desc("xds_streams", "Streams of nodes that are connected.", "protocol")
+	refused     = desc("xds_refused_total", "Streams and connections that were refused, since there were as many as may be.")
 	scopes      = desc("xds_scopes", "Scopes of the nodes that are connected; nodes of one scope share what they are sent.")
 	pending     = desc("xds_pending_responses", "Responses that nodes have not answered yet.")
 	rejecting   = desc("xds_rejecting_streams", "Streams that have rejected something which they have not accepted since.", "type")
@@ -124,6 +125,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	for p, n := range stats.Streams {
 		gauge(streams, float64(n), xds.Protocol(p).String())
 	}
+	counter(refused, stats.Refused)
 	gauge(scopes, float64(stats.Scopes))
 	gauge(pending, float64(stats.Pending))
 	rejects := map[string]int{}

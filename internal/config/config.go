@@ -41,6 +41,8 @@ type Config struct {
 	DrainTime             Duration         `yaml:"drain-time"`
 	MaxConnectionAge      Duration         `yaml:"max-connection-age"`
 	LoadReportInterval    OptionalDuration `yaml:"load-report-interval"`
+	MaxStreams            Count            `yaml:"max-streams"`
+	MaxRequestRate        Count            `yaml:"max-request-rate"`
 	Canary                Canary           `yaml:"canary"`
 	OutboundTrafficPolicy TrafficPolicy    `yaml:"outbound-traffic-policy"`
 
@@ -73,6 +75,8 @@ var settings = []Setting{
 	{"first-view-timeout", "30s", "longest `duration` that proxies wait after a start for registries that are not synced, if others are", func(c *Config) value { return one{&c.FirstViewTimeout} }},
 	{"drain-time", "5s", "longest `duration` of a graceful stop", func(c *Config) value { return one{&c.DrainTime} }},
 	{"max-connection-age", "4h", "`duration`, give or take a tenth, after which a node is told to connect anew, and goes on to the next replica if there is one", func(c *Config) value { return one{&c.MaxConnectionAge} }},
+	{"max-streams", "10000", "most xDS streams at one time, and most connections, a `number`; what is more is refused", func(c *Config) value { return one{&c.MaxStreams} }},
+	{"max-request-rate", "500", "most xDS requests a second of one stream, a `number`, where each begun 64 KiB count as one; what comes faster waits", func(c *Config) value { return one{&c.MaxRequestRate} }},
 	{"canary", "off", "which nodes a change goes to before all others, and for how long: `NODES for TIME` or SHARE% for TIME, as in \"5% for 2m\"; \"off\" for none", func(c *Config) value { return one{&c.Canary} }},
 	{"load-report-interval", "10s", "`duration` between two reports of a node that reports its load; \"off\" takes none", func(c *Config) value { return one{&c.LoadReportInterval} }},
 	{"outbound-traffic-policy", "allow-any", "`policy` for destinations outside of the mesh: allow-any or registry-only", func(c *Config) value { return one{&c.OutboundTrafficPolicy} }},

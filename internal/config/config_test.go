@@ -46,6 +46,8 @@ func TestLoadDefaults(t *testing.T) {
 		FirstViewTimeout:      Duration{30 * time.Second},
 		DrainTime:             Duration{5 * time.Second},
 		MaxConnectionAge:      Duration{4 * time.Hour},
+		MaxStreams:            10_000,
+		MaxRequestRate:        500,
 		LoadReportInterval:    OptionalDuration{10 * time.Second},
 		OutboundTrafficPolicy: AllowAny,
 	}
@@ -92,6 +94,8 @@ load-report-interval: off
 		{"first-view-timeout", "500ms", "--first-view-timeout"},
 		{"drain-time", "5s", "default"},
 		{"max-connection-age", "4h0m0s", "default"},
+		{"max-streams", "10000", "default"},
+		{"max-request-rate", "500", "default"},
 		{"canary", "off", "default"},
 		{"load-report-interval", "off", DefaultFile + ":11"},
 		{"outbound-traffic-policy", "registry-only", DefaultFile + ":10"},

@@ -313,6 +313,12 @@ type Port uint16
 // UnmarshalText reads the number.
 func (p *Port) UnmarshalText(text []byte) error { return whole(p, text, 1, math.MaxUint16) }
 
+// Count is a number of things, more than 0.
+type Count int
+
+// UnmarshalText reads the number.
+func (c *Count) UnmarshalText(text []byte) error { return whole(c, text, 1, 1_000_000) }
+
 func whole[T ~int | ~uint16](into *T, text []byte, least, most int) error {
 	n, err := strconv.Atoi(string(text))
 	if err != nil || n < least || n > most {

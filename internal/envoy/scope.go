@@ -118,6 +118,9 @@ type FieldError struct{ Field, Message string }
 
 func (e *FieldError) Error() string { return e.Field + ": " + e.Message }
 
+// maxNodeID is how many bytes the id of a node may have: it is kept as long as the node is connected, and longer.
+const maxNodeID = 1 << 10
+
 // ScopeOf reads a node's scope from its id and metadata. The id is Istio's sidecar~IP~NAME.NAMESPACE~DOMAIN or any
 // other text; metadata has NAMESPACE, INSTANCE_IPS, INTERCEPTION_MODE, UNPRIVILEGED_POD and DNS_CAPTURE as Istio's, and
 // meshd's own settings under "meshd": {"capture": "redirect" or "none", "namespace": …, "unprivileged": true}, which win.
@@ -125,6 +128,9 @@ func (e *FieldError) Error() string { return e.Field + ": " + e.Message }
 func ScopeOf(node *corev3.Node) (Scope, error) {
 	if node.GetId() == "" {
 		return Scope{}, &FieldError{"node.id", "is empty; an Envoy is told its id by --service-node or node.id in its bootstrap"}
+	}
+	if len(node.GetId()) > maxNodeID {
+		return Scope{}, &FieldError{"node.id", fmt.Sprintf("has %d bytes, and may have %d", len(node.GetId()), maxNodeID)}
 	}
 	l := node.GetLocality()
 	s := Scope{

@@ -2,6 +2,7 @@ package envoy
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -72,6 +73,7 @@ func TestScopeOf(t *testing.T) {
 func TestScopeOfUnreadableNodesNamesTheField(t *testing.T) {
 	for text, field := range map[string]string{
 		`{}`: "node.id",
+		fmt.Sprintf(`{"id": "%*s"}`, maxNodeID+1, "x"):                       "node.id",
 		`{"id": "sidecar~elsewhere~vm1.shop~mesh.internal"}`:                 "node.id",
 		`{"id": "x", "metadata": {"INSTANCE_IPS": "192.0.2.1,vm1"}}`:         "node.metadata.INSTANCE_IPS",
 		`{"id": "x", "metadata": {"INTERCEPTION_MODE": "IPTABLES"}}`:         "node.metadata.INTERCEPTION_MODE",

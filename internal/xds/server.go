@@ -30,7 +30,6 @@ import (
 type Options struct {
 	Settings   envoy.Mesh
 	Identifier string // names this meshd to its clients, as Envoy's admin pages show it; default "meshd"
-	Reflection bool   // serve gRPC reflection
 
 	// DrainTime is how long streams get to end when the server stops; default 5 s.
 	DrainTime time.Duration
@@ -44,10 +43,15 @@ type Options struct {
 	Canary Canary // off by default
 
 	MaxRequestSize int // bytes; default 64 MiB
+	MaxStreams     int // at one time, of all services; default 10,000. As many connections are allowed
+	// MaxRequestRate is how many requests a second one stream may send in the long run, where each begun 64 KiB count as one; default
+	// 500. What comes faster waits.
+	MaxRequestRate int
 	// MinPing is how often a client may ping; default 10 s. Envoys are told to every 30 s, which gRPC's own default of
 	// five minutes answers with GOAWAY.
 	MinPing time.Duration
-	// Ping is after what idle time a client is pinged, and PingTimeout how long it has to answer; defaults 30 s and 10 s.
+	// Ping is after what idle time a client is pinged, and PingTimeout how long it has to answer; defaults 30 s and 30 s. An
+	// Envoy answers by the thread that applies what it is sent, which may take it long.
 	Ping, PingTimeout time.Duration
 
 	// LoadReportInterval is how often clients that report their load (LRS) do so; 0 takes no reports.
@@ -58,6 +62,14 @@ type Options struct {
 
 // endOfAge is how long the streams of a connection that has reached its age may go on.
 const endOfAge = 10 * time.Second
+
+// What one connection may have: so many streams at one time, time to say who it is, and time without a stream. An Envoy has five streams at
+// most, if it does not use ADS.
+const (
+	streamsOfOne = 100
+	greeting     = 20 * time.Second
+	idle         = 10 * time.Minute
+)
 
 // window is how many bytes of requests a client may send ahead. Setting it turns off the pings that measure bandwidth.
 const window = 1 << 20
@@ -73,9 +85,15 @@ func (o Options) withDefaults() Options {
 	set(&o.MaxConnectionAge, 4*time.Hour)
 	set(&o.MinPing, 10*time.Second)
 	set(&o.Ping, 30*time.Second)
-	set(&o.PingTimeout, 10*time.Second)
+	set(&o.PingTimeout, 30*time.Second)
 	if o.MaxRequestSize == 0 {
 		o.MaxRequestSize = 64 << 20
+	}
+	if o.MaxStreams == 0 {
+		o.MaxStreams = 10_000
+	}
+	if o.MaxRequestRate == 0 {
+		o.MaxRequestRate = 500
 	}
 	if o.Identifier == "" {
 		o.Identifier = "meshd"
@@ -96,6 +114,7 @@ type Server struct {
 	rosters      rosters
 	meter        meter
 	loads        loads
+	limits       limits
 	describing   sync.Mutex // held by who makes an answer of the client status service
 
 	draining  chan struct{}
@@ -111,6 +130,7 @@ func New(log hclog.Logger, o Options) *Server {
 		controlPlane: encodeControlPlane(o.Identifier),
 		health:       health.NewServer(),
 		scopes:       scopes{translate: o.Translate, settings: o.Settings, of: map[envoy.Scope]*scope{}},
+		limits:       limits{most: o.MaxStreams},
 		draining:     make(chan struct{}),
 	}
 	if o.Canary.on() {
@@ -140,8 +160,13 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: s.options.MinPing, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			Time: s.options.Ping, Timeout: s.options.PingTimeout,
-			MaxConnectionAge: s.options.MaxConnectionAge, MaxConnectionAgeGrace: endOfAge, // gRPC adds the jitter
+			MaxConnectionIdle: idle,
+			MaxConnectionAge:  s.options.MaxConnectionAge, MaxConnectionAgeGrace: endOfAge, // gRPC adds the jitter
 		}),
+		grpc.MaxConcurrentStreams(streamsOfOne),
+		grpc.ConnectionTimeout(greeting),
+		grpc.StreamInterceptor(s.limits.stream),
+		grpc.UnaryInterceptor(s.limits.unary),
 		grpc.WaitForHandlers(true),
 	)
 	s.register(g)
@@ -154,7 +179,7 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 		defer stop()
 	}
 	served := make(chan error, 1)
-	go func() { served <- g.Serve(l) }()
+	go func() { served <- g.Serve(limitedListener{l, &s.limits}) }()
 	select {
 	case <-ctx.Done():
 	case err := <-served:
@@ -173,6 +198,7 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 	select {
 	case <-stopped:
 	case <-patience.C:
+		s.limits.disconnect()
 		g.Stop()
 		<-stopped
 	}
@@ -204,9 +230,7 @@ func (s *Server) register(g *grpc.Server) {
 		loadservice.RegisterLoadReportingServiceServer(g, lrsService{Server: s})
 	}
 	grpc_health_v1.RegisterHealthServer(g, s.health)
-	if s.options.Reflection {
-		reflection.Register(g)
-	}
+	reflection.Register(g) // so that grpcurl and the like know the services
 }
 
 // The services. What is not here, the Fetch methods of REST, is Unimplemented.

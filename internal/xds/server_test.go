@@ -27,6 +27,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/mem"
+	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -42,6 +43,7 @@ type running struct {
 	*Server
 	world
 	conn *grpc.ClientConn
+	dial func() (*grpc.ClientConn, error) // one more connection
 	stop func() error
 	logs *lockedText
 }
@@ -57,6 +59,12 @@ func (l *lockedText) Write(p []byte) (int, error) {
 	return l.b.Write(p)
 }
 
+func (l *lockedText) clear() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.b.Reset()
+}
+
 func (l *lockedText) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -65,10 +73,24 @@ func (l *lockedText) String() string {
 
 func start(t testing.TB, o Options) *running {
 	t.Helper()
+	return startOn(t, o, bufconn.Listen(1<<20))
+}
+
+// loopback is a listener whose connections are those that users have.
+func loopback(t testing.TB) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func startOn(t testing.TB, o Options, l net.Listener) *running {
+	t.Helper()
 	r := &running{logs: &lockedText{}}
 	o.Translate = r.translate
 	r.Server = New(hclog.New(&hclog.LoggerOptions{Output: r.logs, Level: hclog.Debug}), o)
-	l := bufconn.Listen(1 << 20)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- r.Run(ctx, l) }()
@@ -76,8 +98,17 @@ func start(t testing.TB, o Options) *running {
 		cancel()
 		return <-ended
 	})
-	conn, err := grpc.NewClient("passthrough:///x", grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
+	r.dial = func() (*grpc.ClientConn, error) {
+		return grpc.NewClient("passthrough:///x", grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+				if b, ok := l.(*bufconn.Listener); ok {
+					return b.DialContext(ctx)
+				}
+				var d net.Dialer
+				return d.DialContext(ctx, "tcp", l.Addr().String())
+			}))
+	}
+	conn, err := r.dial()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -674,19 +705,20 @@ func manyStreams(t *testing.T, o Options) {
 	clients.Wait()
 }
 
-func TestReflectionIsOffUnlessAskedFor(t *testing.T) {
-	for _, on := range []bool{false, true} {
-		r := start(t, Options{Reflection: on})
-		s, err := r.conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := s.CloseSend(); err != nil {
-			t.Fatal(err)
-		}
-		err = s.RecvMsg(&discovery.DiscoveryResponse{})
-		if served := errors.Is(err, io.EOF); served != on {
-			t.Errorf("reflection %v: %v", on, err)
+func TestReflectionNamesTheServices(t *testing.T) {
+	r := start(t, Options{LoadReportInterval: time.Minute})
+	s, err := reflectionpb.NewServerReflectionClient(r.conn).ServerReflectionInfo(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	send(t, s, &reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}})
+	var names []string
+	for _, service := range receive(t, s).GetListServicesResponse().GetService() {
+		names = append(names, service.GetName())
+	}
+	for _, want := range []string{"envoy.service.discovery.v3.AggregatedDiscoveryService", "envoy.service.status.v3.ClientStatusDiscoveryService", "envoy.service.load_stats.v3.LoadReportingService"} {
+		if !slices.Contains(names, want) {
+			t.Errorf("%s is not among %q", want, names)
 		}
 	}
 }

@@ -174,6 +174,16 @@ func (s *session) skips(from, to *edition) bool {
 	return true
 }
 
+// unanswered is when the oldest response was sent that the client has not answered; zero if there is none.
+func (s *session) unanswered() (at time.Time) {
+	for t := range s.tracks {
+		if k := &s.tracks[t]; k.flight != nil && (at.IsZero() || k.marks.sent.Time.Before(at)) {
+			at = k.marks.sent.Time
+		}
+	}
+	return at
+}
+
 // alarm is when next has to be called though nothing happens; zero if never. What is past waits for the client.
 func (s *session) alarm(now time.Time) (at time.Time) {
 	for t := range s.tracks {

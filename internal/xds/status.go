@@ -22,7 +22,8 @@ type NodeStatus struct {
 	Connected  time.Time   `json:"connected"`
 	Protocol   Protocol    `json:"protocol"`
 	Aggregated bool        `json:"aggregated"`
-	Deliveries []Delivery  `json:"deliveries"` // of the types that were asked for, in their order
+	Throttled  time.Time   `json:"throttled,omitzero"` // when a request last had to wait, since there were more than may be
+	Deliveries []Delivery  `json:"deliveries"`         // of the types that were asked for, in their order
 }
 
 // Delivery is what one stream was sent, accepted or rejected of one type.
@@ -67,6 +68,7 @@ type Held struct {
 // Stats are counters since the start and gauges of now.
 type Stats struct {
 	Streams [protocols]int // by protocol; of nodes that have said who they are
+	Refused uint64         // streams and connections that were too many
 	Scopes  int
 	Pending int // responses that are not answered
 	Types   [envoy.Types]TypeStats
@@ -145,7 +147,7 @@ func (s *Server) Stats() Stats {
 		}
 	}
 	streams, scopes := s.scopes.streams()
-	st.Scopes = scopes
+	st.Scopes, st.Refused = scopes, s.limits.refused.Load()
 	for _, x := range streams {
 		x.count(&st)
 	}
@@ -172,6 +174,7 @@ func (s *Server) Problems() []mesh.Problem {
 		}
 	}
 	all = append(all, s.refusals()...)
+	all = append(all, s.conduct(time.Now())...)
 	if c := s.scopes.canary; c != nil {
 		if p, stopped := c.problem(); stopped {
 			all = append(all, p)

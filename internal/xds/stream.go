@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
@@ -29,11 +30,13 @@ type stream struct {
 	only     envoy.Type // the type of a service for one; allTypes: ADS
 	wake     chan struct{}
 	canary   atomic.Bool // is sent what is tried
+	quota    *rate.Limiter
 
-	mu      sync.Mutex
-	session session
-	scope   *scope     // nil before the first request; the receiver sets it once
-	info    NodeStatus // without deliveries; set before the stream is a member of the scope, and not changed then
+	mu        sync.Mutex
+	session   session
+	throttled time.Time  // when a request last had to wait
+	scope     *scope     // nil before the first request; the receiver sets it once
+	info      NodeStatus // without deliveries; set before the stream is a member of the scope, and not changed then
 }
 
 // allTypes is the type of a service for all of them.
@@ -42,7 +45,7 @@ const allTypes = envoy.Types
 // serve runs a stream to its end.
 func (s *Server) serve(ss grpc.ServerStream, p Protocol, only envoy.Type) error {
 	x := &stream{
-		server: s, protocol: p, only: only, wake: make(chan struct{}, 1),
+		server: s, protocol: p, only: only, wake: make(chan struct{}, 1), quota: newQuota(s.options.MaxRequestRate),
 		session: session{protocol: p, grace: s.options.DrainGrace, rosters: &s.rosters},
 	}
 	received := make(chan error, 1)
@@ -151,6 +154,9 @@ func (x *stream) receive(ss grpc.ServerStream) error {
 		case err != nil:
 			return err
 		}
+		if err := x.pay(ss.Context(), len(message.bytes)); err != nil {
+			return err
+		}
 		r, err := requests.read(message.bytes)
 		if err != nil {
 			return status.Error(codes.InvalidArgument, err.Error())
@@ -174,6 +180,27 @@ func (x *stream) receive(ss grpc.ServerStream) error {
 		if r.release == nil {
 			message.release()
 		}
+	}
+}
+
+// pay waits until a request of a size is within the rate of the stream. As long as it waits, gRPC lets the client send no more than
+// a window ahead.
+func (x *stream) pay(ctx context.Context, size int) error {
+	now := time.Now()
+	wait := spend(x.quota, size, now)
+	if wait == 0 {
+		return nil
+	}
+	x.mu.Lock()
+	x.throttled = now
+	x.mu.Unlock()
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 
@@ -235,10 +262,11 @@ func (x *stream) identify(ctx context.Context, r *request) error {
 	if err != nil {
 		return err
 	}
+	now := time.Now()
 	info := NodeStatus{
 		ID: node.GetId(), Cluster: node.GetCluster(), Scope: key,
 		UserAgent: node.GetUserAgentName(), Version: versionOf(node),
-		Connected: time.Now(), Protocol: x.protocol, Aggregated: x.only == allTypes,
+		Connected: now, Protocol: x.protocol, Aggregated: x.only == allTypes,
 	}
 	if p, ok := peer.FromContext(ctx); ok {
 		info.Peer = p.Addr.String()
@@ -251,6 +279,7 @@ func (x *stream) identify(ctx context.Context, r *request) error {
 	x.scope = scope
 	x.mu.Unlock()
 	x.server.scopes.refresh(scope)
+	x.server.limits.visit(info.ID, info.Peer, now)
 	x.server.log.Debug("node connected", "node", info.ID, "peer", info.Peer, "protocol", x.protocol, "scope", key)
 	return nil
 }
@@ -272,7 +301,7 @@ func (x *stream) status() NodeStatus {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	st := x.info
-	st.Deliveries = x.session.deliveries()
+	st.Throttled, st.Deliveries = x.throttled, x.session.deliveries()
 	return st
 }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/meshd/meshd/internal/envoy"
+	"github.com/meshd/meshd/internal/mesh"
 	"github.com/meshd/meshd/internal/pmap"
 )
 
@@ -125,6 +126,7 @@ type selection struct {
 	roster  *roster
 	content *content
 	missing []envoy.Name
+	digest  mesh.Digest // of the content
 }
 
 // selected is what there is of a roster in the edition.
@@ -152,6 +154,9 @@ func (e *edition) selected(t envoy.Type, of *roster) *selection {
 			s.missing = append(s.missing, n)
 		}
 	}
+	for _, r := range s.content.resources {
+		s.digest = s.digest.Plus(r.Digest)
+	}
 	if len(s.content.resources) == len(whole.resources) {
 		s.content = whole
 	}
@@ -159,6 +164,22 @@ func (e *edition) selected(t envoy.Type, of *roster) *selection {
 		e.selections[t] = remember(e.selections[t], s)
 	}
 	return s
+}
+
+// digest is the version of what there is of a set of names.
+func (e *edition) digest(t envoy.Type, of *named) mesh.Digest {
+	d := e.selected(t, of.roster).digest
+	for n := range of.more {
+		if r, ok := e.Resources[t].Get(n); ok {
+			d = d.Plus(r.Digest)
+		}
+	}
+	for n := range of.less {
+		if r, ok := e.Resources[t].Get(n); ok {
+			d = d.Minus(r.Digest)
+		}
+	}
+	return d
 }
 
 // places are where the resources of a type stand among all of it.

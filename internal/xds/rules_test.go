@@ -559,6 +559,114 @@ func TestRule16ASotWWildcardThatIsUpToDateIsNotAnswered(t *testing.T) {
 	c.take(cds, "a")
 }
 
+// An Envoy asks for the endpoints of the clusters that it was given, and so for what it has, if it was not told otherwise.
+func TestRule16ALedSotWClientThatIsUpToDateIsNotAnswered(t *testing.T) {
+	c := newClient(t, SotW)
+	c.service("a", "1")
+	c.service("b", "1")
+	c.publish()
+	connect := func() {
+		for _, led := range []envoy.Type{eds, rds} {
+			leader := order[led].leader
+			c.all(leader)
+			c.take(leader, "a", "b")
+			c.subscribe(led, "a", "b")
+			c.take(led, "a", "b")
+		}
+		c.quiet()
+	}
+	connect()
+	c.reconnect()
+	c.resume(cds, eds, lds, rds)
+	c.quiet()
+	for typ := range envoy.Types {
+		if d := c.session.deliveries()[typ]; d.Accepted.Version != c.types[typ].version {
+			t.Errorf("%s: the status says that the client has %q, and it has %q", typ, d.Accepted.Version, c.types[typ].version)
+		}
+	}
+
+	c.set(eds, "b", "2") // what changes alone is sent, on this stream
+	c.publish()
+	c.take(eds, "b")
+	c.reconnect()
+	c.resume(cds, eds, lds, rds)
+	c.quiet()
+
+	c.reconnect()
+	c.set(eds, "b", "3") // and while it is away all, since nobody knows what it has
+	c.publish()
+	c.resume(cds, eds, lds, rds)
+	c.take(eds, "a", "b")
+	c.quiet()
+
+	c.reconnect()
+	c.set(cds, "a", "2") // its leader has something new for it, so that it may need what it has already
+	c.publish()
+	c.resume(cds, eds, lds, rds)
+	c.take(cds, "a", "b")
+	c.take(eds, "a", "b")
+	c.quiet()
+
+	c.reconnect()
+	c.resume(eds) // it does not say yet that it is led
+	c.take(eds, "a", "b")
+}
+
+// What was gone and has come back, a client may have dropped in between, though it names it under the version that it had then.
+func TestRule16AVersionSaysNothingThatWasGone(t *testing.T) {
+	c := newClient(t, SotW)
+	c.service("a", "1")
+	c.service("b", "1")
+	c.publish()
+	c.all(cds)
+	c.take(cds, "a", "b")
+	c.subscribe(eds, "a", "b")
+	c.take(eds, "a", "b")
+
+	c.set(eds, "a", "2")
+	c.publish()
+	waits := c.expect(eds, "a") // while it waits for the answer,
+	b := c.resources
+	c.remove(cds, "b") // b goes,
+	c.remove(eds, "b")
+	c.publish()
+	c.quiet() // which waits,
+	c.now = c.now.Add(grace)
+	c.removed(cds, []envoy.Name{"b"}, "a")
+	c.resources = b // and is back,
+	c.set(cds, "b", "1")
+	c.set(eds, "b", "1")
+	c.publish()
+	c.quiet() // of which the client does not learn before it has another version of the endpoints.
+	c.unsubscribe(eds, "b")
+	c.ack(waits)
+	if v := c.take(eds).Version; v == waits.Version {
+		t.Errorf("the version %s is as it was when b was there", v)
+	}
+	c.take(cds, "a", "b")
+	c.subscribe(eds, "b")
+	c.reconnect()
+	c.resume(cds, eds)
+	c.take(eds, "a", "b")
+}
+
+// A gRPC client names everything, and drops what no application wants any more: its version does not say that.
+func TestRule16ASotWClientThatNamesEverythingIsAnswered(t *testing.T) {
+	c := newClient(t, SotW)
+	c.service("a", "1")
+	c.publish()
+	for _, typ := range []envoy.Type{lds, rds, cds, eds} {
+		c.subscribe(typ, "a")
+		c.take(typ, "a")
+	}
+	c.reconnect()
+	for _, typ := range []envoy.Type{lds, rds, cds, eds} {
+		c.resume(typ)
+		c.take(typ, "a")
+	}
+	c.quiet()
+}
+
 func TestRule16TheVersionOfAListWithDoomedClustersIsAnother(t *testing.T) {
 	c := newClient(t, SotW)
 	c.service("a", "1")
@@ -668,6 +776,9 @@ func TestRule18MakeBeforeBreak(t *testing.T) {
 		g := c.next()
 		if want := map[Protocol][]envoy.Name{SotW: {"new", "old"}, Delta: {"new"}}[c.session.protocol]; g.Type != cds || !slices.Equal(g.Resources, want) {
 			t.Fatalf("got %s %q, want %q", g.Type, g.Resources, want)
+		}
+		if c.session.protocol == SotW {
+			c.take(eds) // its new version says that those of old are gone
 		}
 		c.quiet() // listeners and routes wait for the clusters to be there
 		c.subscribe(eds, "new")

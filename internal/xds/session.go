@@ -28,6 +28,8 @@ var order = [envoy.Types]struct {
 	// forces are types of which the same names are sent again after this: a cluster that is changed warms until its
 	// endpoints come (rule 17).
 	forces []envoy.Type
+	// leader is the type whose resources say which of this type an Envoy asks for.
+	leader envoy.Type
 	// full types are always sent whole in the state of the world: what is missing there is deleted (rule 15).
 	full bool
 }{
@@ -35,23 +37,30 @@ var order = [envoy.Types]struct {
 		holds:  []envoy.Type{envoy.Endpoints},
 		before: []envoy.Type{envoy.Listener, envoy.Route},
 		forces: []envoy.Type{envoy.Endpoints},
+		leader: none,
 		full:   true,
 	},
 	envoy.Endpoints: {
+		leader: envoy.Cluster,
 		after:  []envoy.Type{envoy.Cluster},
 		before: []envoy.Type{envoy.Listener, envoy.Route},
 		gone:   []envoy.Type{envoy.Cluster},
 	},
 	envoy.Listener: {
 		answered: []envoy.Type{envoy.Cluster, envoy.Endpoints},
+		leader:   none,
 		full:     true,
 	},
 	envoy.Route: {
+		leader:   envoy.Listener,
 		after:    []envoy.Type{envoy.Listener},
 		answered: []envoy.Type{envoy.Cluster, envoy.Endpoints},
 		before:   []envoy.Type{envoy.Listener},
 	},
 }
+
+// none is no type.
+const none = envoy.Types
 
 // session is what one stream has asked for and was given. It is not safe for use by several goroutines.
 type session struct {
@@ -88,6 +97,7 @@ func (s *session) request(t envoy.Type, r *request, now time.Time) verdict {
 		// Stale: the answer to the last response carries all names as well (rule 10). But what this one does not name,
 		// the client has dropped, though the answer may name it again.
 		k.want.retain(r, s.rosters)
+		k.summed = nil
 		k.forget()
 		k.missed = k.flight != nil
 		return verdict{}
@@ -97,7 +107,9 @@ func (s *session) request(t envoy.Type, r *request, now time.Time) verdict {
 	v := s.answered(t, r, now)
 	var o outcome
 	if s.protocol == SotW {
-		o = k.want.replace(r, s.rosters)
+		if o = k.want.replace(r, s.rosters); !o.same {
+			k.summed = nil
+		}
 		if first {
 			k.version = r.version
 			k.answer = order[t].full && r.version != "" // it must learn what is gone, even if that is all
@@ -212,6 +224,11 @@ func (s *session) target(t envoy.Type, newest *edition) *edition {
 	if e == nil || sent == nil {
 		return e
 	}
+	for p := range envoy.Types {
+		if order[p].leader == t && s.led(p) && s.tracks[p].sent.ordinal() < sent.number && s.tracks[t].meets(e.since(t, sent)) {
+			return sent // or what goes and comes again is wanted anew under a version that has it
+		}
+	}
 	if e.number < sent.number || slices.ContainsFunc(order[t].holds, func(p envoy.Type) bool { return s.tracks[p].owes() }) {
 		return sent
 	}
@@ -274,7 +291,7 @@ func (s *session) due(t envoy.Type, newest *edition, now time.Time) *response {
 	g.step(st)
 	g.debts()
 	g.removals(now)
-	if g.nothing() && !k.answer {
+	if g.nothing() && !k.answer && !s.outdated(t, e) {
 		s.arrived(t, e, now)
 		if suspects := s.suspects(t, e); len(suspects) > 0 || k.retell {
 			return s.apart(t, suspects, now)
@@ -325,7 +342,7 @@ func (s *session) respond(t envoy.Type, e *edition, f *flight, c *content, now t
 	}
 	s.nonce++
 	f.nonce = nonceOf(s.nonce)
-	r := &response{typ: t, nonce: f.nonce, edition: e, again: k.nonce == "", version: e.Versions[t].String(), removed: f.removed, content: c}
+	r := &response{typ: t, nonce: f.nonce, edition: e, again: k.nonce == "", version: s.version(t, e), removed: f.removed, content: c}
 	part := false
 	for n := range k.held {
 		part = part || !f.has(n)
@@ -335,7 +352,7 @@ func (s *session) respond(t envoy.Type, e *edition, f *flight, c *content, now t
 		if order[t].full {
 			r.content = s.whole(k, t, e, f)
 		}
-		part = part || !k.want.wildcard || len(k.doomed) > 0
+		part = part || !k.want.wildcard && !s.led(t) || len(k.doomed) > 0
 	}
 	if part {
 		r.version += partly
@@ -351,12 +368,59 @@ func (s *session) respond(t envoy.Type, e *edition, f *flight, c *content, now t
 // partly marks the version of a response that does not hold exactly what the snapshot has.
 const partly = "~"
 
-// upToDate tells whether a client of the state of the world that came with everything has it: it need not be answered.
-// A client that names what it wants, if only "*", is answered always: its version does not say what it had and dropped.
+// upToDate tells whether a client of the state of the world that came with everything has it: it need not be answered. One
+// that names what it wants may have dropped some of that since, and want it again, which its version does not say: it is
+// answered, unless it is led and its leader has nothing new for it either.
 func (s *session) upToDate(t envoy.Type, e *edition) bool {
 	k := &s.tracks[t]
-	return s.protocol == SotW && k.sent == nil && k.nonce == "" && k.want.wildcard && !k.want.spoke &&
-		k.version == e.Versions[t].String()
+	if s.protocol != SotW || k.sent != nil || k.nonce != "" || k.version != s.version(t, e) {
+		return false
+	}
+	return k.want.wildcard && !k.want.spoke || s.led(t) && s.tracks[order[t].leader].nonce == ""
+}
+
+// led tells whether a client of the state of the world asks for what we tell it to ask for: an Envoy that takes all clusters asks for their
+// endpoints. What it drops it drops since we said so, on the same stream, so that its version says just what it has if we
+// see to it that it has another one before it is told to ask again.
+func (s *session) led(t envoy.Type) bool {
+	if s.protocol != SotW || order[t].leader == none || s.tracks[t].want.wildcard {
+		return false
+	}
+	l := &s.tracks[order[t].leader]
+	return l.asked && l.want.wildcard && !l.want.spoke && s.tracks[t].asked
+}
+
+// version is that of what the client is to have of an edition.
+func (s *session) version(t envoy.Type, e *edition) string {
+	if !s.led(t) {
+		return e.Versions[t].String()
+	}
+	k := &s.tracks[t]
+	switch {
+	case k.summed == nil || k.summed.number > e.number:
+		k.digest = e.digest(t, &k.want.names)
+	default:
+		for _, c := range e.since(t, k.summed).changes {
+			if !k.want.has(c.Key) {
+				continue
+			}
+			if c.Old != nil {
+				k.digest = k.digest.Minus(c.Old.Digest)
+			}
+			if c.New != nil {
+				k.digest = k.digest.Plus(c.New.Digest)
+			}
+		}
+	}
+	k.summed = e
+	return k.digest.String()
+}
+
+// outdated tells whether the version that a led client was told has something that is gone, or that it does not want any more. It is told
+// another one, though nothing comes with it.
+func (s *session) outdated(t envoy.Type, e *edition) bool {
+	k := &s.tracks[t]
+	return s.led(t) && k.nonce != "" && len(k.held) == 0 && strings.TrimSuffix(k.marks.sent.Version, partly) != s.version(t, e)
 }
 
 // whole is all that the client is to have of a type: what is there of what it wants, but for what is held back, which it

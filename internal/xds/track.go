@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/meshd/meshd/internal/envoy"
+	"github.com/meshd/meshd/internal/mesh"
 )
 
 // track is the state of one type on one stream. What the client has of it is the edition sent, cut with what it wants,
@@ -17,6 +18,9 @@ type track struct {
 	answer  bool    // a response is due even if it is empty (rule 16)
 	version string  // state of the world: what the client had when it came
 	claims  *claims // delta: likewise, until the first answer
+
+	summed *edition    // state of the world: of which digest is the version, cut with what the client wants; nil: of none
+	digest mesh.Digest // of that
 
 	sent     *edition // nil: nothing yet
 	settled  *edition // what of sent is answered, with either answer
@@ -123,7 +127,7 @@ func (s *session) settle(t envoy.Type) {
 func (s *session) arrived(t envoy.Type, e *edition, now time.Time) {
 	k := &s.tracks[t]
 	if k.nonce == "" && (k.version != "" || k.claims != nil && k.claims.some) {
-		k.marks.accepted = Mark{Version: e.Versions[t].String(), Time: now}
+		k.marks.accepted = Mark{Version: s.version(t, e), Time: now}
 	}
 	k.clear()
 	s.pass(t, e)

@@ -2,6 +2,7 @@ package integration
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -30,6 +31,7 @@ const (
 // loopback where they are not.
 type application struct {
 	capture capture
+	at      string            // the loopback address that its Envoy listens on, if that is another than 127.0.0.1
 	ips     map[string]string // what the name of a service resolves to; if nothing else, anyServiceIP
 	ca      *authority
 	names   *nameServer // that Envoy asks
@@ -48,7 +50,7 @@ func (a *application) dial(ctx context.Context, target string) (net.Conn, error)
 		return nil, err
 	}
 	if a.capture == none {
-		return new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort("127.0.0.1", port))
+		return new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(cmp.Or(a.at, "127.0.0.1"), port))
 	}
 	ip := a.ips[host]
 	switch {

@@ -212,7 +212,7 @@ func (k *track) holding(t envoy.Type, n envoy.Name) holding {
 		}
 	case k.held[n] != nil:
 		h.standing, h.refused = isRefused, k.held[n]
-		if last := h.refused.last; last != nil && last.Version != h.refused.rejected.Version { // else it has just asked for it
+		if last := h.refused.last; last != nil {
 			h.resource = last
 		}
 	case k.unheard.has(n):

@@ -130,7 +130,9 @@ func (s *session) reject(t envoy.Type, f *flight, message string, now time.Time)
 		h := k.held[r.Name]
 		if h == nil {
 			h = &hold{since: now}
-			h.last, h.has = f.before(t, r.Name)
+			if h.last, h.has = f.before(t, r.Name); h.last == r { // it has asked for it just now
+				h.last, h.has = nil, false
+			}
 			if k.held == nil {
 				k.held = map[envoy.Name]*hold{}
 			}

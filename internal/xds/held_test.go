@@ -251,6 +251,27 @@ func TestRule11WhatIsAskedForAnewIsTriedAnew(t *testing.T) {
 	c.quiet()
 }
 
+// An edition that was sent before the client asked for a name has what it never got.
+func TestRule11WhatWasAskedForJustNowIsNotKept(t *testing.T) {
+	tastes(t, func(t *testing.T, c *client) {
+		c.set(eds, "a", "1")
+		c.publish()
+		c.subscribe(eds, "a")
+		c.settle(1)
+		c.set(eds, "b", "1")
+		c.set(eds, "new", "bad")
+		c.publish()
+		c.quiet()
+		c.subscribe(eds, "b", "new")
+		c.settle(4)
+		c.keepsContent(eds, "b", "1")
+		c.keepsContent(eds, "new", "")
+		if row := c.session.deliveries()[0]; len(row.Held) != 1 || row.Held[0].Name != "new" || row.Held[0].Last != "" {
+			t.Errorf("delivery %+v, want new held back, and no version of it at the client", row)
+		}
+	})
+}
+
 func TestRule11RemovalsOfARejectedResponseAreToldAgain(t *testing.T) {
 	tastes(t, func(t *testing.T, c *client) {
 		c.set(lds, "a", "1")

@@ -12,6 +12,11 @@ import (
 	"testing"
 	"time"
 
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"github.com/hashicorp/go-hclog"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -21,7 +26,9 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	grpcxds "google.golang.org/grpc/xds"
+	"google.golang.org/protobuf/proto"
 
+	"github.com/meshd/meshd/internal/envoy"
 	"github.com/meshd/meshd/internal/mesh"
 	"github.com/meshd/meshd/internal/xds"
 )
@@ -74,13 +81,21 @@ func (b *backend) at(weight uint32, locality string) mesh.Endpoint {
 // control is a meshd's xDS server on a TCP port, with the services that it serves.
 type control struct {
 	*xds.Server
-	address string
-	stop    func()
-	view    *mesh.View
+	address   string
+	stop      func()
+	view      *mesh.View
+	translate xds.Translation // nil: the usual one
 }
 
 func startControl(t *testing.T) *control {
-	c := &control{view: &mesh.View{Registries: []string{"files"}}}
+	t.Helper()
+	return startTranslating(t, nil)
+}
+
+// startTranslating starts one with another translation.
+func startTranslating(t *testing.T, translate xds.Translation) *control {
+	t.Helper()
+	c := &control{view: &mesh.View{Registries: []string{"files"}}, translate: translate}
 	c.listen(t, "127.0.0.1:0")
 	return c
 }
@@ -91,7 +106,7 @@ func (c *control) listen(t *testing.T, address string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Server, c.address = xds.New(hclog.NewNullLogger(), xds.Options{DrainGrace: time.Millisecond}), l.Addr().String()
+	c.Server, c.address = xds.New(hclog.NewNullLogger(), xds.Options{DrainGrace: time.Millisecond, Translate: c.translate}), l.Addr().String()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	server := c.Server
@@ -133,7 +148,10 @@ func endpoints(all ...mesh.Endpoint) func(*mesh.Service) {
 func gone(s *mesh.Service) { s.Ports = nil }
 
 // client is a connection to xds:///TARGET of a process of its own.
-type client struct{ grpc_health_v1.HealthClient }
+type client struct {
+	grpc_health_v1.HealthClient
+	answered *atomic.Int64 // calls
+}
 
 // connect makes a client whose bootstrap has the features.
 func (c *control) connect(t *testing.T, target string, features ...string) client {
@@ -155,7 +173,7 @@ func (c *control) connect(t *testing.T, target string, features ...string) clien
 			t.Error(err)
 		}
 	})
-	return client{grpc_health_v1.NewHealthClient(conn)}
+	return client{grpc_health_v1.NewHealthClient(conn), new(atomic.Int64)}
 }
 
 // call makes one call, which does not wait for a connection unless the options say so, and tells which backend answered.
@@ -165,6 +183,7 @@ func (c client) call(t *testing.T, options ...grpc.CallOption) (string, error) {
 	defer cancel()
 	var header metadata.MD
 	_, err := c.Check(ctx, &grpc_health_v1.HealthCheckRequest{}, append(options, grpc.Header(&header))...)
+	c.answered.Add(1)
 	return strings.Join(header.Get("backend"), ""), err
 }
 
@@ -238,7 +257,20 @@ func (c client) busy(t *testing.T) (stop func() int) {
 	})
 }
 
-const pay = "pay.mesh.internal"
+// progress waits until the one who is busy has made ten more calls.
+func (c client) progress(t *testing.T) {
+	t.Helper()
+	before := c.answered.Load()
+	eventually(t, "ten more calls", func() (string, bool) {
+		n := c.answered.Load() - before
+		return fmt.Sprint(n), n >= 10
+	})
+}
+
+const (
+	pay   = "pay.mesh.internal"
+	books = "books.mesh.internal"
+)
 
 func TestGRPCClientFollowsEndpoints(t *testing.T) {
 	a, b := startBackend(t, "a"), startBackend(t, "b")
@@ -322,7 +354,7 @@ func TestGRPCClientBeforeItsService(t *testing.T) {
 		got, err := c.call(t, grpc.WaitForReady(true))
 		answered <- fmt.Sprint(got, err)
 	}()
-	meshd.service(t, "books.mesh.internal", endpoints()) // the first view is without it
+	meshd.service(t, books, endpoints()) // the first view is without it
 	meshd.service(t, pay, endpoints(a.at(1, "")))
 	if got := <-answered; got != "a<nil>" {
 		t.Errorf("got %s", got)
@@ -386,9 +418,9 @@ func TestGRPCClientIsNotDisturbed(t *testing.T) {
 	before := sent()
 	stop := c.busy(t)
 	for i := range 20 {
-		meshd.service(t, "books.mesh.internal", endpoints(a.at(uint32(i+1), "")))
+		meshd.service(t, books, endpoints(a.at(uint32(i+1), "")))
 	}
-	meshd.service(t, "books.mesh.internal", gone)
+	meshd.service(t, books, gone)
 	meshd.service(t, pay, endpoints(b.at(1, "")))
 	c.movesTo(t, b)
 	if stop() == 0 {
@@ -413,14 +445,13 @@ func TestGRPCClientOutlivesARestart(t *testing.T) {
 	c.reaches(t, a)
 	stop := c.busy(t)
 	meshd.stop()
+	c.progress(t)
 	meshd.listen(t, meshd.address)
 	eventually(t, "the client comes again", func() (string, bool) { return "", len(meshd.Nodes()) > 0 })
 	meshd.Apply(meshd.view) // until when nothing is answered
 	meshd.service(t, pay, endpoints(b.at(1, "")))
 	c.movesTo(t, b)
-	if n := stop(); n < 10 {
-		t.Errorf("there were only %d calls", n)
-	}
+	stop()
 	nothingRejected(t, meshd)
 }
 
@@ -442,4 +473,133 @@ func TestGRPCClientResolvesAName(t *testing.T) {
 	meshd.service(t, pay, endpoints(a.at(1, ""))) // of another kind
 	c.movesTo(t, a)
 	nothingRejected(t, meshd)
+}
+
+// spoil is the usual translation, but where a service's port has the name of a type: of that the service's resource becomes one
+// that gRPC does not take.
+func spoil(prev *envoy.Snapshot, view *mesh.View, scope envoy.Scope, settings envoy.Mesh, others ...*envoy.Snapshot) *envoy.Snapshot {
+	out := *envoy.Translate(prev, view, scope, settings, others...)
+	for t := range envoy.Types {
+		for _, good := range out.Resources[t].All() {
+			if s, ok := view.Services.Get(good.Services[0]); !ok || s.Ports[0].Name != t.String() {
+				continue
+			}
+			m, err := good.Message()
+			if err != nil {
+				panic(err)
+			}
+			spoilers[t](m)
+			bad := envoy.NewResource(t, good.Name, m, "", good.Services...)
+			if bad.Version == good.Version { // it is prev's
+				continue
+			}
+			out.Resources[t] = out.Resources[t].With(bad.Name, bad)
+			out.Versions[t] = out.Versions[t].Minus(good.Digest).Plus(bad.Digest)
+		}
+	}
+	return &out
+}
+
+// spoilers make of a resource what gRPC rejects. What they have made they make again.
+var spoilers = [envoy.Types]func(proto.Message){
+	envoy.Cluster: func(m proto.Message) { m.(*clusterv3.Cluster).LbPolicy = clusterv3.Cluster_MAGLEV },
+	envoy.Endpoints: func(m proto.Message) {
+		m.(*endpointv3.ClusterLoadAssignment).Endpoints[0].Priority = 1 // and none has 0
+	},
+	envoy.Listener: func(m proto.Message) { m.(*listenerv3.Listener).ApiListener = nil },
+	envoy.Route: func(m proto.Message) {
+		m.(*routev3.RouteConfiguration).VirtualHosts[0].Routes[0].Match.PathSpecifier = &routev3.RouteMatch_SafeRegex{
+			SafeRegex: &matcherv3.RegexMatcher{Regex: "("},
+		}
+	},
+}
+
+// TestGRPCClientRejects gives a client what it does not take. Its calls go on as before, and so do those to other targets.
+func TestGRPCClientRejects(t *testing.T) {
+	for typ := range envoy.Types {
+		t.Run(typ.String(), func(t *testing.T) {
+			a, b := startBackend(t, "a"), startBackend(t, "b")
+			meshd := startTranslating(t, spoil)
+			at := mesh.Origin{Registry: "files", Source: "pay.yaml", Line: 7}
+			paying := func(port string, to *backend) {
+				t.Helper()
+				meshd.service(t, pay, func(s *mesh.Service) {
+					s.Origin, s.Ports[0].Name, s.Endpoints = at, port, []mesh.Endpoint{to.at(1, "")}
+				})
+			}
+			paying("good", a)
+			meshd.service(t, books, endpoints(a.at(1, "")))
+			c, other := meshd.connect(t, pay+":443"), meshd.connect(t, books+":443")
+			c.reaches(t, a)
+			other.reaches(t, a)
+			stop, stopOther := c.busy(t), other.busy(t)
+			var had *envoy.Resource
+			for _, r := range envoy.Translate(nil, meshd.view, meshd.Nodes()[0].Scope, envoy.Mesh{}).Resources[typ].All() {
+				if strings.Contains(string(r.Name), pay) {
+					had = r
+				}
+			}
+
+			paying(typ.String(), a)
+			meshd.holdsBack(t, typ, 1)
+			if h := meshd.held(typ)[0]; h.Name != had.Name || h.Last != had.Version || h.Rejected == h.Last || h.Message == "" {
+				t.Errorf("held back: %+v, want %q at version %s", h, had.Name, had.Version)
+			}
+			problems := meshd.Problems()
+			if len(problems) != 1 || problems[0].Code != "rejected-by-node" || problems[0].Origin != at || problems[0].Serving == "" {
+				t.Errorf("problems: %+v", problems)
+			}
+			meshd.service(t, books, endpoints(b.at(1, "")))
+			other.movesTo(t, b)
+			c.progress(t)
+			c.reaches(t, a)
+			// A client that comes now has no earlier version.
+			late := meshd.connect(t, pay+":443")
+			late.comesTo(t, "nowhere", unavailable)
+			meshd.holdsBack(t, typ, 2)
+			if !slices.ContainsFunc(meshd.held(typ), func(h xds.Held) bool { return h.Name == had.Name && h.Last == "" }) {
+				t.Errorf("held back: %+v, want one without an earlier version", meshd.held(typ))
+			}
+
+			paying("good", b)
+			c.movesTo(t, b)
+			late.movesTo(t, b)
+			meshd.holdsBack(t, typ, 0)
+			if p := meshd.Problems(); len(p) > 0 {
+				t.Errorf("problems are left: %v", p)
+			}
+			nothingRejected(t, meshd)
+			stop()
+			stopOther()
+		})
+	}
+}
+
+// holdsBack waits until a resource of the type is held back from so many clients, and no others have rejected any.
+func (c *control) holdsBack(t *testing.T, typ envoy.Type, want int) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("%d %s are held back", want, typ), func() (string, bool) {
+		rejected := 0
+		for _, n := range c.Nodes() {
+			for _, d := range n.Deliveries {
+				if d.Rejected != nil {
+					rejected++
+				}
+			}
+		}
+		held := c.held(typ)
+		return fmt.Sprintf("%d have rejected some; %+v", rejected, held), len(held) == want && rejected == want
+	})
+}
+
+// held are the resources of a type that are held back, each once for every client.
+func (c *control) held(typ envoy.Type) (held []xds.Held) {
+	for _, n := range c.Nodes() {
+		for _, d := range n.Deliveries {
+			if d.Type == typ {
+				held = append(held, d.Held...)
+			}
+		}
+	}
+	return held
 }

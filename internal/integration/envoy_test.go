@@ -43,27 +43,28 @@ func envoyBinary(t *testing.T) string {
 	return path
 }
 
-// startEnvoy starts an Envoy and waits until it has taken its first configuration.
-func startEnvoy(t *testing.T, bootstrap []byte) *envoy {
+// startEnvoy starts an Envoy and waits until it has taken its first configuration. It is run by the command in front, if there is one.
+func startEnvoy(t *testing.T, bootstrap []byte, command ...string) *envoy {
 	t.Helper()
-	e := launchEnvoy(t, bootstrap)
+	e := launchEnvoy(t, bootstrap, command...)
 	e.awaitReady(t)
 	return e
 }
 
 // launchEnvoy starts an Envoy whose configuration may have to wait.
-func launchEnvoy(t *testing.T, bootstrap []byte) *envoy {
+func launchEnvoy(t *testing.T, bootstrap []byte, command ...string) *envoy {
 	t.Helper()
 	dir := t.TempDir()
 	config, adminFile := filepath.Join(dir, "bootstrap.yaml"), filepath.Join(dir, "admin")
 	if err := os.WriteFile(config, bootstrap, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	e := &envoy{process: startProcess(t, "envoy", envoyBinary(t),
+	command = append(command, envoyBinary(t),
 		"--config-path", config, "--admin-address-path", adminFile, "--use-dynamic-base-id", "--concurrency", "1",
 		// What is drained is gone soon, so that it shows within a test whom draining hurts.
 		"--drain-time-s", "1",
-		"--log-level", "warning", "--component-log-level", "upstream:info,config:info")}
+		"--log-level", "warning", "--component-log-level", "upstream:info,config:info")
+	e := &envoy{process: startProcess(t, "envoy", command[0], command[1:]...)}
 	eventually(t, "Envoy's start", func() error {
 		admin, err := os.ReadFile(adminFile)
 		if err != nil {

@@ -30,6 +30,10 @@ import (
 const envMeshd = "INTEGRATION_MESHD"
 
 func TestMain(m *testing.M) {
+	if len(os.Args) > 2 && os.Args[1] == withoutIPv6 {
+		fmt.Fprintln(os.Stderr, "integration:", execWithoutIPv6(os.Args[2:]))
+		os.Exit(1)
+	}
 	flag.Parse()
 	meshd, inside := os.LookupEnv(envMeshd)
 	switch {

@@ -29,7 +29,7 @@ func withSuspect(services string) string {
 }
 
 // TestBisection shows that what an Envoy rejects without a word of which resource it means is found by sending parts of it again,
-// is the only thing that is held back, and costs nobody a request.
+// is the only thing that is held back, and takes nothing from others.
 func TestBisection(t *testing.T) {
 	for _, p := range []protocol{delta, stateOfTheWorld} {
 		t.Run(string(p), func(t *testing.T) {
@@ -90,6 +90,20 @@ func TestBisection(t *testing.T) {
 			requireHeld(t, d)
 			l.progress(t)
 			l.requireNoFailure(t)
+
+			// All of their clusters change. Envoy waits for the endpoints of none of these once it has rejected those of one, so that there
+			// may be failures until it has them again: a moment, even of the faulty one, which gets those that it had.
+			l = startLoad(t, app.unchanging())
+			apart := strings.NewReplacer("}\nspec", ", annotations: {networking.istio.io/traffic-distribution: PreferClose}}\nspec")
+			d.write(t, "hundred.yaml", withSuspect(apart.Replace(after)))
+			d.awaitProblem(t, "rejected-by-node", "hundred.yaml", where, "the version that a node accepted last")
+			requireHosts(t, e, "10.77.0.33:9001", "10.77.0.33:9001")
+			requireHeld(t, d, faultyCluster)
+			l.progress(t)
+			l.requireNoFailure(t)
+			d.write(t, "hundred.yaml", apart.Replace(after))
+			d.awaitNoProblem(t, "rejected-by-node")
+			requireHeld(t, d)
 			d.requireAccepted(t)
 		})
 	}

@@ -90,6 +90,15 @@ func (s *session) group(t envoy.Type, newest *edition) []*envoy.Resource {
 	return nil
 }
 
+// keeps is what a client must be told again that it keeps: an Envoy that rejects the endpoints of a cluster which it has made anew
+// does not wait for others, and has none from then on.
+func (s *session) keeps(t envoy.Type) []*envoy.Resource {
+	k := &s.tracks[t]
+	kept := k.kept
+	k.kept = nil
+	return slices.DeleteFunc(kept, func(r *envoy.Resource) bool { return k.held[r.Name] == nil || k.held[r.Name].last != r })
+}
+
 // suspects are those resources of an edition that were rejected with others, or have changed since they were rejected.
 func (s *session) suspects(t envoy.Type, e *edition) (out []*envoy.Resource) {
 	k := &s.tracks[t]
@@ -112,6 +121,11 @@ func (s *session) accept(t envoy.Type, f *flight) {
 	if len(k.held) > 0 {
 		for _, r := range f.resources {
 			delete(k.held, r.Name)
+		}
+	}
+	if len(k.anew) > 0 {
+		for _, r := range f.resources {
+			delete(k.anew, r.Name)
 		}
 	}
 	k.unheard = nil
@@ -145,6 +159,12 @@ func (s *session) reject(t envoy.Type, f *flight, message string, now time.Time)
 		}
 		if !h.fault && !h.fixed(s, t) {
 			rest = append(rest, r)
+		}
+		if k.anew.has(r.Name) {
+			delete(k.anew, r.Name)
+			if h.last != nil {
+				k.kept = append(k.kept, h.last)
+			}
 		}
 	}
 	switch half := len(rest) / 2; {

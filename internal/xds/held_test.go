@@ -420,3 +420,58 @@ func (c *client) hasOnly(t envoy.Type, names ...envoy.Name) {
 		c.t.Fatalf("the client has %s %q, want %q", t, got, names)
 	}
 }
+
+// An Envoy that rejects the endpoints of a cluster which it has made anew goes on without any, and so must hear again which it had.
+func TestRule17EndpointsThatAreRejectedAreToldAgainAsTheyWere(t *testing.T) {
+	tastes(t, func(t *testing.T, c *client) {
+		for _, n := range []string{"a", "b", "c"} {
+			c.set(cds, n, "1")
+			c.set(eds, n, "1")
+		}
+		c.publish()
+		c.all(cds)
+		c.settle(1)
+		c.subscribe(eds, "a", "b", "c")
+		c.settle(1)
+		for _, n := range []string{"a", "b"} { // and of c only the endpoints
+			c.set(cds, n, "2")
+			c.set(eds, n, "2")
+		}
+		c.set(eds, "b", "bad")
+		c.set(eds, "c", "2")
+		c.publish()
+		c.answer(c.next()) // the clusters
+		c.answer(c.expect(eds, "a", "b", "c"))
+		again := c.expect(eds, "a", "b")
+		for _, n := range again.Resources {
+			if again.versions[n] != newResource(eds, string(n), "1").Version {
+				t.Errorf("%s is told again in version %s, want that which was accepted", n, again.versions[n])
+			}
+		}
+		c.answer(again)
+		c.settle(4)
+		c.keepsContent(eds, "a", "2")
+		c.keepsContent(eds, "b", "1")
+		c.keepsContent(eds, "c", "2")
+		if row := c.session.deliveries()[envoy.Endpoints]; len(row.Held) != 1 || row.Held[0].Name != "b" || row.Rejected == nil {
+			t.Errorf("delivery %+v, want b held back", row)
+		}
+		// Of a cluster that stays as it is nothing need be told again.
+		c.set(eds, "b", "worse")
+		c.publish()
+		c.answer(c.expect(eds, "b"))
+		c.quiet()
+		c.set(cds, "b", "3")
+		c.set(eds, "b", "bad")
+		c.publish()
+		c.settle(3)
+		c.keepsContent(eds, "b", "1")
+		c.set(eds, "b", "2")
+		c.publish()
+		c.settle(1)
+		c.keepsContent(eds, "b", "2")
+		if row := c.session.deliveries()[envoy.Endpoints]; len(row.Held) != 0 || row.Rejected != nil {
+			t.Errorf("delivery %+v, want nothing held back", row)
+		}
+	})
+}

@@ -259,6 +259,13 @@ func (s *session) due(t envoy.Type, newest *edition, now time.Time) *response {
 	if k.owes() && s.protocol == SotW && order[t].full {
 		k.apart = nil // a list has what is asked for as well; the suspects follow it
 	}
+	if k.flight == nil && len(k.kept) > 0 {
+		if kept := s.keeps(t); len(kept) > 0 {
+			r := s.respond(t, k.sent, &flight{}, &content{resources: kept}, now)
+			r.again = true
+			return r
+		}
+	}
 	if k.flight == nil && len(k.apart) > 0 {
 		if g := s.group(t, newest); len(g) > 0 {
 			return s.apart(t, g, now)
@@ -466,6 +473,7 @@ func (s *session) force(t envoy.Type, others []*envoy.Resource, e *edition) {
 	for _, o := range others {
 		if _, ok := e.Resources[t].Get(o.Name); ok && k.want.has(o.Name) {
 			k.mustSend(o.Name)
+			k.anew.add(o.Name)
 			if k.claims != nil {
 				k.claims.void.add(o.Name)
 			}

@@ -35,6 +35,8 @@ type track struct {
 	held    map[envoy.Name]*hold // what the client rejects, or may reject, alone (rule 11)
 	apart   [][]*envoy.Resource  // groups of held ones that are each sent alone, the next one last
 	spent   int                  // responses of such groups since something else was sent
+	anew    names                // sent again since what forces them was; not accepted since then
+	kept    []*envoy.Resource    // what it keeps instead of those that it rejects; to be told again at once
 	unheard names                // removals in a response that was rejected; told again with the next one
 	retell  bool                 // that is due even if there is nothing else to say
 
@@ -243,7 +245,7 @@ func (k *track) forget() {
 	unwanted := func(n envoy.Name) bool { return !k.want.has(n) }
 	maps.DeleteFunc(k.doomed, func(n envoy.Name, _ *doom) bool { return unwanted(n) })
 	maps.DeleteFunc(k.held, func(n envoy.Name, _ *hold) bool { return unwanted(n) })
-	for _, set := range []names{k.owed, k.unheard} {
+	for _, set := range []names{k.owed, k.anew, k.unheard} {
 		maps.DeleteFunc(set, func(n envoy.Name, _ struct{}) bool { return unwanted(n) })
 	}
 }

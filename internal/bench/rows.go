@@ -283,7 +283,9 @@ func (l *lab) pair(p *protocol) (*pair, error) {
 		return nil, err
 	}
 	raw := &side{fleet: l.fleet(p, l.Services), mark: l.nextMark()}
-	recorded, err := record(x.fleet, x.server.address, l.limit)
+	// One client is there before the others, so that what a scope needs for its first stream is not memory of theirs.
+	early := l.fleet(p, l.Services)
+	recorded, err := record(early, x.server.address, l.limit)
 	if err != nil {
 		return nil, err
 	}
@@ -291,7 +293,6 @@ func (l *lab) pair(p *protocol) (*pair, error) {
 		return nil, err
 	}
 	bytes, err := recorded.change(raw.mark, l.limit)
-	x.fleet.close()
 	if err != nil {
 		return nil, err
 	}
@@ -304,6 +305,7 @@ func (l *lab) pair(p *protocol) (*pair, error) {
 			return nil, err
 		}
 	}
+	early.close()
 	l.pairs[p] = made
 	return made, nil
 }

@@ -100,6 +100,7 @@ func obey(s changer, line string) (time.Time, error) {
 	switch line {
 	case "free":
 		debug.FreeOSMemory()
+		debug.FreeOSMemory() // a pool lets go at the second
 		return time.Now(), nil
 	case "profiled":
 		pprof.StopCPUProfile()

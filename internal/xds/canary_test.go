@@ -109,7 +109,7 @@ func (f *fleet) exchange() {
 	synctest.Wait()
 	for _, m := range f.nodes {
 		for {
-			next, _ := m.next(time.Now())
+			next := m.next(time.Now())
 			if next == nil {
 				break
 			}

@@ -22,8 +22,8 @@ import (
 )
 
 // stream is one stream of a client. The handler's goroutine sends, another one receives; between them stands the
-// session, so that requests are taken while the client does not read, and the worker that applies views can tell without
-// waking anybody that a change does not matter here.
+// session, so that requests are taken while the client does not read, and those who apply views and take requests can tell
+// without waking anybody that there is nothing to send.
 type stream struct {
 	server   *Server
 	protocol Protocol
@@ -34,9 +34,12 @@ type stream struct {
 
 	mu        sync.Mutex
 	session   session
-	throttled time.Time  // when a request last had to wait
-	scope     *scope     // nil before the first request; the receiver sets it once
-	info      NodeStatus // without deliveries; set before the stream is a member of the scope, and not changed then
+	waits     bool        // the sender does, until it is woken
+	ready     *response   // is for the sender to send
+	alarm     *time.Timer // wakes the sender; nil before the first time
+	throttled time.Time   // when a request last had to wait
+	scope     *scope      // nil before the first request; the receiver sets it once
+	info      NodeStatus  // without deliveries; set before the stream is a member of the scope, and not changed then
 }
 
 // allTypes is the type of a service for all of them.
@@ -59,24 +62,15 @@ func (s *Server) serve(ss grpc.ServerStream, p Protocol, only envoy.Type) error 
 
 // send sends what is due until the stream ends.
 func (x *stream) send(ss grpc.ServerStream, received <-chan error) error {
-	alarm := time.NewTimer(0)
-	defer alarm.Stop()
 	for {
-		next, at := x.next(time.Now())
-		if next != nil {
+		if next := x.next(time.Now()); next != nil {
 			if err := ss.SendMsg(next); err != nil {
 				return err
 			}
 			continue
 		}
-		if at.IsZero() {
-			alarm.Stop()
-		} else {
-			alarm.Reset(time.Until(at))
-		}
 		select {
 		case <-x.wake:
-		case <-alarm.C:
 		case err := <-received:
 			return err
 		case <-x.server.draining:
@@ -88,24 +82,41 @@ func (x *stream) send(ss grpc.ServerStream, received <-chan error) error {
 // goElsewhere is how streams end when the server does.
 func goElsewhere() error { return status.Error(codes.Unavailable, "meshd is stopping") }
 
-// next is what is to be sent now, or when to look again; a zero time means when woken.
-func (x *stream) next(now time.Time) (*frame, time.Time) {
+// next is what is to be sent now; nil: the sender waits.
+func (x *stream) next(now time.Time) *frame {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.scope == nil {
-		return nil, time.Time{}
-	}
-	newest := x.newest()
-	if newest == nil {
-		return nil, time.Time{}
-	}
-	r := x.session.next(newest, now)
+	x.look(now)
+	r := x.ready
+	x.ready, x.waits = nil, r == nil
 	if r == nil {
-		return nil, x.session.alarm(now)
+		return nil
 	}
 	f := encode(x.protocol, x.server.controlPlane, r)
 	x.server.meter.sent(r, f.buffers.Len(), now)
-	return f, time.Time{}
+	return f
+}
+
+// look makes ready what is due. If that is nothing, it sees to it that the sender looks again when time alone makes
+// something due. It is called with mu held.
+func (x *stream) look(now time.Time) {
+	if x.ready != nil || x.scope == nil {
+		return
+	}
+	newest := x.newest()
+	if newest == nil {
+		return
+	}
+	if x.ready = x.session.next(newest, now); x.ready != nil {
+		return
+	}
+	switch at := x.session.alarm(now); {
+	case at.IsZero(): // one that is set wakes the sender for nothing
+	case x.alarm == nil:
+		x.alarm = time.AfterFunc(at.Sub(now), x.signal)
+	default:
+		x.alarm.Reset(at.Sub(now))
+	}
 }
 
 // newest is the edition to which the stream is brought.
@@ -207,9 +218,16 @@ func (x *stream) pay(ctx context.Context, size int) error {
 // request gives a request to the session.
 func (x *stream) request(t envoy.Type, r *request) {
 	x.mu.Lock()
-	v := x.session.request(t, r, time.Now())
+	now := time.Now()
+	v := x.session.request(t, r, now)
+	if x.waits { // it need not be woken to find that nothing is due, as after most acknowledgements
+		x.look(now)
+	}
+	ready := x.ready != nil
 	x.mu.Unlock()
-	x.signal()
+	if ready {
+		x.signal()
+	}
 	if v.rejected {
 		x.server.meter.types[t].rejections.Add(1)
 	}

@@ -77,7 +77,7 @@ func encodeResources(p Protocol, resources []*envoy.Resource) []byte {
 
 // encode writes a response. What is its own follows what it may share; fields may come in any order.
 func encode(p Protocol, controlPlane []byte, r *response) *frame {
-	var b []byte
+	b := make([]byte, 0, 128) // enough for all but removals
 	text := func(n protowire.Number, s string) {
 		b = protowire.AppendTag(b, n, protowire.BytesType)
 		b = protowire.AppendString(b, s)

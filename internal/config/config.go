@@ -31,6 +31,9 @@ type Config struct {
 	Entries               []Folder         `yaml:"entries"`
 	Consul                []Consul         `yaml:"consul"`
 	XDSListen             Address          `yaml:"xds-listen"`
+	XDSTLSCertFile        OptionalFile     `yaml:"xds-tls-cert-file"`
+	XDSTLSKeyFile         OptionalFile     `yaml:"xds-tls-key-file"`
+	XDSTLSClientCAFile    OptionalFile     `yaml:"xds-tls-client-ca-file"`
 	AdminListen           OptionalAddress  `yaml:"admin-listen"`
 	StateDir              Folder           `yaml:"state-dir"`
 	LogLevel              LogLevel         `yaml:"log-level"`
@@ -66,6 +69,9 @@ var settings = []Setting{
 	{"entries", "/etc/meshd/entries", "`folder` of ServiceEntry and WorkloadEntry files; several may be given", func(c *Config) value { return list[Folder, *Folder]{&c.Entries, string(filepath.ListSeparator)} }},
 	{"consul", "", "`address` of a Consul whose services are served: host:port, a URL or unix:///path; several, one a datacenter, may be given", func(c *Config) value { return list[Consul, *Consul]{&c.Consul, ","} }},
 	{"xds-listen", "127.0.0.1:15010", "`host:port` at which proxies ask for their resources", func(c *Config) value { return one{&c.XDSListen} }},
+	{"xds-tls-cert-file", "", "PEM `file` of the certificate by which proxies know meshd; without one they are spoken to in plain text", func(c *Config) value { return one{&c.XDSTLSCertFile} }},
+	{"xds-tls-key-file", "", "PEM `file` of that certificate's private key", func(c *Config) value { return one{&c.XDSTLSKeyFile} }},
+	{"xds-tls-client-ca-file", "", "PEM `file` of the authorities of which proxies must have a certificate; without one any may connect", func(c *Config) value { return one{&c.XDSTLSClientCAFile} }},
 	{"admin-listen", "127.0.0.1:15014", "`host:port` of status, metrics and health; \"off\" for none", func(c *Config) value { return one{&c.AdminListen} }},
 	{"state-dir", "/var/lib/meshd", "`folder` that keeps the last good versions of entries over a restart", func(c *Config) value { return one{&c.StateDir} }},
 	{"log-level", "info", "least important `level` that is logged: trace, debug, info, warn or error", func(c *Config) value { return one{&c.LogLevel} }},

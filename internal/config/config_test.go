@@ -74,9 +74,12 @@ drain-time:
 admin-listen: off
 outbound-traffic-policy: REGISTRY_ONLY
 load-report-interval: off
+xds-tls-client-ca-file: /etc/ca.pem
 `}),
 		Environ: []string{"HOME=/root", "MESHD_LOG_LEVEL=debug", "MESHD_LOG_FORMAT=text", "MESHD_XDS_LISTEN=[::]:15010", "MESHD_STATE_DIR=/tmp/a=b", "MESHD_MAX_FILE_SIZE=2048MiB"},
-		Flags:   map[string][]string{"log-level": {"info", "error"}, "first-view-timeout": {"500ms"}},
+		Flags: map[string][]string{
+			"log-level": {"info", "error"}, "first-view-timeout": {"500ms"}, "xds-tls-cert-file": {"a.pem"}, "xds-tls-key-file": {"/etc//a.key"}, "xds-tls-client-ca-file": {""},
+		},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -85,6 +88,9 @@ load-report-interval: off
 		{"entries", "/srv/a:/srv/b", DefaultFile + ":3"},
 		{"consul", "", "default"},
 		{"xds-listen", "[::]:15010", "MESHD_XDS_LISTEN"},
+		{"xds-tls-cert-file", "a.pem", "--xds-tls-cert-file"},
+		{"xds-tls-key-file", "/etc/a.key", "--xds-tls-key-file"},
+		{"xds-tls-client-ca-file", "", "--xds-tls-client-ca-file"},
 		{"admin-listen", "off", DefaultFile + ":9"},
 		{"state-dir", "/tmp/a=b", "MESHD_STATE_DIR"},
 		{"log-level", "error", "--log-level"},
@@ -201,6 +207,9 @@ MESHD_WHATEVER: no setting has this name; unset it`,
 		{"one address twice", "", "MESHD_XDS_LISTEN=127.0.0.1:15014", "", "xds-listen (MESHD_XDS_LISTEN) and admin-listen (default) are both 127.0.0.1:15014: give each a port of its own"},
 		{"no folder in the file", "entries: []", "", "", "entries (/etc/meshd/meshd.yaml:1) names no folder, and no Consul is named either: name one of them, or leave the setting out for its default"},
 		{"no folder in the environment", "", "MESHD_ENTRIES=", "", "entries (MESHD_ENTRIES) names no folder, and no Consul is named either: name one of them, or leave the setting out for its default"},
+		{"a certificate without its key", "xds-tls-cert-file: /a.pem", "", "", "xds-tls-cert-file (/etc/meshd/meshd.yaml:1): a certificate is of no use without its key: set xds-tls-key-file too"},
+		{"a key without its certificate", "", "MESHD_XDS_TLS_KEY_FILE=/a.key MESHD_XDS_TLS_CERT_FILE=", "", "xds-tls-key-file (MESHD_XDS_TLS_KEY_FILE): a key is of no use without its certificate: set xds-tls-cert-file too"},
+		{"an authority without a certificate", "", "", "xds-tls-client-ca-file=/ca.pem", "xds-tls-client-ca-file (--xds-tls-client-ca-file): clients can show no certificate where meshd has none: set xds-tls-cert-file and xds-tls-key-file too"},
 		{"one folder twice", "entries: [/a, /a/]", "", "", "entries (/etc/meshd/meshd.yaml:1) has /a twice: remove one of them"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

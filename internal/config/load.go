@@ -143,5 +143,14 @@ func (c *Config) contradiction() error {
 			return fmt.Errorf("entries (%s) has %s twice: remove one of them", c.origins["entries"], f)
 		}
 	}
+	const cert, key, clientCA = "xds-tls-cert-file", "xds-tls-key-file", "xds-tls-client-ca-file"
+	switch {
+	case c.XDSTLSCertFile != "" && c.XDSTLSKeyFile == "":
+		return fmt.Errorf("%s (%s): a certificate is of no use without its key: set %s too", cert, c.origins[cert], key)
+	case c.XDSTLSKeyFile != "" && c.XDSTLSCertFile == "":
+		return fmt.Errorf("%s (%s): a key is of no use without its certificate: set %s too", key, c.origins[key], cert)
+	case c.XDSTLSClientCAFile != "" && c.XDSTLSCertFile == "":
+		return fmt.Errorf("%s (%s): clients can show no certificate where meshd has none: set %s and %s too", clientCA, c.origins[clientCA], cert, key)
+	}
 	return nil
 }

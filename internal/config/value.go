@@ -24,6 +24,18 @@ func (f *Folder) UnmarshalText(text []byte) error {
 	return nil
 }
 
+// OptionalFile is the path of a file, or empty for none.
+type OptionalFile string
+
+// UnmarshalText reads the path, or nothing.
+func (f *OptionalFile) UnmarshalText(text []byte) error {
+	*f = ""
+	if len(text) > 0 {
+		*f = OptionalFile(filepath.Clean(string(text)))
+	}
+	return nil
+}
+
 // Address is where a server listens: host:port. Without a host it is every
 // interface, and with port 0 any free port.
 type Address string

@@ -68,7 +68,7 @@ func serve(ctx context.Context, settings *config.Config, load func() (*config.Co
 	log := newLogger(settings, stderr)
 	build := thisBuild()
 
-	// The ports come first, so that one that is taken fails the start.
+	// The ports come first, so that one that is taken fails the start, as do certificates that cannot be used.
 	xdsListener, err := listen("xds-listen", string(settings.XDSListen))
 	if err != nil {
 		return err
@@ -77,7 +77,13 @@ func serve(ctx context.Context, settings *config.Config, load func() (*config.Co
 	if err != nil {
 		return err
 	}
-	log.Info("starting", "version", build.Version, "xds", addressOf(xdsListener), "admin", addressOf(adminListener))
+	credentials, err := xds.LoadCredentials(log, xds.CertificateFiles{
+		Cert: string(settings.XDSTLSCertFile), Key: string(settings.XDSTLSKeyFile), ClientCA: string(settings.XDSTLSClientCAFile),
+	})
+	if err != nil {
+		return fmt.Errorf("TLS of xDS: %w", err)
+	}
+	log.Info("starting", "version", build.Version, "xds", addressOf(xdsListener), "admin", addressOf(adminListener), "tls", credentials.Mode())
 
 	// Registries know services; the controller makes one view of them all.
 	entries, err := absolute(folders(settings)) // what outlives a restart must not depend on where it was started
@@ -102,6 +108,7 @@ func serve(ctx context.Context, settings *config.Config, load func() (*config.Co
 		Canary:     xds.Canary{Nodes: settings.Canary.Nodes, Share: settings.Canary.Share, Time: settings.Canary.Time},
 		MaxStreams: int(settings.MaxStreams), MaxRequestRate: int(settings.MaxRequestRate),
 		MaxConnectionAge: settings.MaxConnectionAge.Duration, LoadReportInterval: settings.LoadReportInterval.Duration,
+		Credentials: credentials,
 	})
 	controller.Handle(func(_ aggregate.Change, v *mesh.View) { server.Apply(v) })
 

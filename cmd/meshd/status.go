@@ -277,6 +277,9 @@ func showNodes(out io.Writer, answer []byte, now time.Time) error {
 		if !n.Throttled.IsZero() {
 			fmt.Fprintf(w, "throttled\t%s ago, since it sent more than max-request-rate\n", age(n.Throttled, now))
 		}
+		if n.Identity != "" {
+			fmt.Fprintf(w, "certificate\t%s\n", n.Identity)
+		}
 
 		fmt.Fprint(w, "\nTYPE\tASKED FOR\tSENT\tACCEPTED\tREJECTED\n")
 		for _, d := range n.Deliveries {

@@ -153,6 +153,7 @@ type Node struct {
 	Cluster    string     `json:"cluster,omitempty"`
 	Scope      Scope      `json:"scope"`
 	Peer       string     `json:"peer"`                // the address that it is connected from
+	Identity   string     `json:"identity,omitempty"`  // the name in its certificate, where it must have one
 	UserAgent  string     `json:"userAgent,omitempty"` // the program, such as envoy
 	Version    string     `json:"version,omitempty"`   // of the program
 	Connected  time.Time  `json:"connected"`
@@ -417,7 +418,7 @@ func (s *Server) nodes() []Node {
 
 func nodeOf(n xds.NodeStatus, view *mesh.View) Node {
 	out := Node{
-		ID: n.ID, Cluster: n.Cluster, Peer: n.Peer, UserAgent: n.UserAgent, Version: n.Version, Connected: n.Connected,
+		ID: n.ID, Cluster: n.Cluster, Peer: n.Peer, Identity: n.Identity, UserAgent: n.UserAgent, Version: n.Version, Connected: n.Connected,
 		Protocol: n.Protocol.String(), Aggregated: n.Aggregated, Deliveries: []Delivery{},
 		Scope: ScopeOf(n.Scope), Throttled: n.Throttled,
 	}

@@ -196,7 +196,7 @@ func (s *Server) conduct(now time.Time) (all []mesh.Problem) {
 	add := func(severity mesh.Severity, code, message string, since time.Time) {
 		all = append(all, mesh.Problem{Severity: severity, Code: code, Origin: mesh.Origin{Registry: "xds"}, Message: message, Since: since})
 	}
-	var again, throttled, silent tally
+	var again, throttled, silent offenders
 	l := &s.limits
 	l.mu.Lock()
 	refusing, refusedSince := now.Sub(l.refusedAt) < lately, l.refusedSince
@@ -233,14 +233,14 @@ func (s *Server) conduct(now time.Time) (all []mesh.Problem) {
 	return all
 }
 
-// tally is the nodes that do the same.
-type tally struct {
+// offenders is the nodes that do the same.
+type offenders struct {
 	nodes       map[string]bool
 	first, peer string // the one with the first id, which is shown, so that the same nodes give the same problem
 	since       time.Time
 }
 
-func (y *tally) add(node, peer string, since time.Time) {
+func (y *offenders) add(node, peer string, since time.Time) {
 	if !y.some() || node < y.first {
 		y.first, y.peer = node, peer
 	}
@@ -253,9 +253,9 @@ func (y *tally) add(node, peer string, since time.Time) {
 	y.nodes[node] = true
 }
 
-func (y *tally) some() bool { return len(y.nodes) > 0 }
+func (y *offenders) some() bool { return len(y.nodes) > 0 }
 
-func (y *tally) who() string {
+func (y *offenders) who() string {
 	who := fmt.Sprintf("node %q", y.first)
 	if host, _, err := net.SplitHostPort(y.peer); err == nil {
 		who += " at " + host // its port is another one with each connection

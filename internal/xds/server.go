@@ -57,6 +57,8 @@ type Options struct {
 	// LoadReportInterval is how often clients that report their load (LRS) do so; 0 takes no reports.
 	LoadReportInterval time.Duration
 
+	Credentials *Credentials // how clients connect; default in plain text
+
 	Translate Translation // default [envoy.Translate]
 }
 
@@ -154,6 +156,7 @@ func (s *Server) Apply(view *mesh.View) {
 func (s *Server) Run(ctx context.Context, l net.Listener) error {
 	g := grpc.NewServer(
 		grpc.ForceServerCodecV2(newCodec()),
+		s.options.Credentials.option(),
 		grpc.MaxRecvMsgSize(s.options.MaxRequestSize),
 		grpc.InitialWindowSize(window),
 		grpc.InitialConnWindowSize(window),

@@ -17,6 +17,7 @@ type NodeStatus struct {
 	Cluster    string      `json:"cluster,omitempty"`
 	Scope      envoy.Scope `json:"scope"`
 	Peer       string      `json:"peer"`
+	Identity   string      `json:"identity,omitempty"` // by its certificate, if it had to have one; for people to read, and nothing depends on it
 	UserAgent  string      `json:"userAgent,omitempty"`
 	Version    string      `json:"version,omitempty"`
 	Connected  time.Time   `json:"connected"`
@@ -165,7 +166,8 @@ func (s *Server) Nodes() []NodeStatus {
 	return nodes
 }
 
-// Problems are what connected nodes cannot be given of the view, or do not take, each once, in their order.
+// Problems are what connected nodes cannot be given of the view, or do not take, and what is wrong with the server's certificates,
+// each once, in their order.
 func (s *Server) Problems() []mesh.Problem {
 	var all []mesh.Problem
 	for _, sc := range s.scopes.all() {
@@ -175,6 +177,7 @@ func (s *Server) Problems() []mesh.Problem {
 	}
 	all = append(all, s.refusals()...)
 	all = append(all, s.conduct(time.Now())...)
+	all = append(all, s.options.Credentials.problems()...)
 	if c := s.scopes.canary; c != nil {
 		if p, stopped := c.problem(); stopped {
 			all = append(all, p)

@@ -287,7 +287,7 @@ func (x *stream) identify(ctx context.Context, r *request) error {
 		Connected: now, Protocol: x.protocol, Aggregated: x.only == allTypes,
 	}
 	if p, ok := peer.FromContext(ctx); ok {
-		info.Peer = p.Addr.String()
+		info.Peer, info.Identity = p.Addr.String(), identityOf(p.AuthInfo)
 	}
 	x.mu.Lock()
 	x.info = info

@@ -6,16 +6,21 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/meshd/meshd/internal/envoy"
 )
@@ -32,6 +37,10 @@ The node's capture says how the connections of the applications on its machine r
   none      applications dial 127.0.0.1 and the service's port
   redirect  the firewall redirects connections to Envoy's port 15001, as with Istio
 
+Where meshd serves xDS over TLS, give --xds-ca-file, and the node's own certificate where meshd wants one. The files are those
+of the machine that the bootstrap is for, and are not read here. An Envoy reads them once, when it starts; with
+--xds-secrets-dir also whenever a file is replaced by another one (renamed over it).
+
 Where meshd runs more than once with the same entries, give --xds for each: an Envoy asks one of them, and goes on to the
 next within seconds when that is gone, without being sent anything again. Which one is asked first follows from the
 node's id, so that nodes spread over all.
@@ -44,21 +53,26 @@ the addresses of all.`,
 		Example: `  meshd bootstrap --node-id web-1 --xds meshd.example.net:15010 >envoy.json && envoy -c envoy.json
   meshd bootstrap --node-id web-1 --namespace shop --locality eu/eu-1
   meshd bootstrap --node-id web-1 --xds meshd-a.example.net:15010 --xds meshd-b.example.net:15010
+  meshd bootstrap --node-id web-1 --xds meshd.example.net:15010 --xds-ca-file /etc/mesh/ca.pem --xds-cert-file /etc/mesh/web-1.pem --xds-key-file /etc/mesh/web-1.key
   meshd bootstrap --node-id shop-1 --grpc >grpc.json && GRPC_XDS_BOOTSTRAP=grpc.json shop
   meshd bootstrap --node-id sidecar~192.0.2.7~web-1.shop~shop.svc.cluster.local`,
 		Args: cobra.NoArgs,
 	}
 	var node nodeFlags
 	node.register(cmd)
+	var secure tlsFlags
+	secure.register(cmd)
 	xds := addresses{all: []address{{"127.0.0.1", 15010}}}
 	admin := address{"127.0.0.1", 15000}
 	cluster := ""
+	secrets := ""
 	loadReports := false
 	flags := cmd.Flags()
 	flags.Var(&xds, "xds", "where meshd serves xDS; give it once for each, if there are several with the same entries")
 	flags.Var(&admin, "admin-address", "where Envoy serves its own administration pages, which anybody who reaches them can stop it with; \"\" for nowhere")
 	flags.StringVar(&cluster, "cluster", "", "the `NAME` of the group that the node is one of, for Envoy's own statistics (default: the id)")
 	flags.BoolVar(&loadReports, "load-reports", false, "have the node report to meshd how many requests it sends where, which meshd status --loads shows")
+	flags.StringVar(&secrets, "xds-secrets-dir", "", "write two small files into this `FOLDER`, by which Envoy notices that certificates are replaced")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		n, err := node.node()
 		if err != nil {
@@ -68,6 +82,12 @@ the addresses of all.`,
 		if slices.Contains(xds.all, address{}) {
 			return fmt.Errorf("--xds is empty; it is HOST:PORT, such as 127.0.0.1:15010")
 		}
+		if err := secure.check(); err != nil {
+			return err
+		}
+		if secrets != "" && secure.ca == "" {
+			return errors.New("--xds-secrets-dir is for certificates: add --xds-ca-file, or leave it out")
+		}
 		replicas := spread(node.id, xds.all)
 		reports := envoy.NoReports
 		if loadReports {
@@ -76,11 +96,19 @@ the addresses of all.`,
 		var text []byte
 		switch {
 		case !node.grpc:
-			text, err = envoyBootstrap(envoy.Bootstrap{Node: n, XDS: replicas, Admin: envoy.HostPort(admin), Reports: reports})
+			t := envoy.TLS{CA: secure.ca, Cert: secure.cert, Key: secure.key, ServerName: secure.serverName, Secrets: secrets}
+			text, err = envoyBootstrap(envoy.Bootstrap{Node: n, XDS: replicas, Admin: envoy.HostPort(admin), Reports: reports, TLS: t})
+			if err == nil {
+				err = writeSecrets(t)
+			}
 		case flags.Changed("admin-address"):
 			err = fmt.Errorf("--admin-address is for Envoys: a gRPC client has no pages of its own; leave out --admin-address or --grpc")
+		case secure.serverName != "" || secrets != "":
+			err = errors.New("--xds-server-name and --xds-secrets-dir are for Envoys: a gRPC client takes the host of --xds for the name, and reads its certificates again by itself; leave them out")
+		case filepath.Dir(secure.cert) != filepath.Dir(secure.key):
+			err = errors.New("--xds-cert-file and --xds-key-file must be in one folder, which is what gRPC wants")
 		default:
-			text, err = grpcBootstrap(n, replicas, reports)
+			text, err = grpcBootstrap(n, replicas, reports, secure)
 		}
 		if err != nil {
 			return err
@@ -97,6 +125,24 @@ func envoyBootstrap(b envoy.Bootstrap) ([]byte, error) {
 		return nil, err
 	}
 	return protoJSON(m)
+}
+
+// writeSecrets writes the files by which an Envoy finds its certificates, if there is a folder for them.
+func writeSecrets(t envoy.TLS) error {
+	for name, secret := range t.Files() {
+		resource, err := anypb.New(secret)
+		if err != nil {
+			return err
+		}
+		text, err := protoJSON(&discoveryv3.DiscoveryResponse{Resources: []*anypb.Any{resource}})
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(t.Secrets, name), append(text, '\n'), 0o644); err != nil {
+			return fmt.Errorf("--xds-secrets-dir: %w", err)
+		}
+	}
+	return nil
 }
 
 // spread gives the replicas in the order in which a node asks them. It follows from their addresses and the node's id, by
@@ -119,8 +165,9 @@ func spread(id string, replicas []address) []envoy.HostPort {
 
 // grpcBootstrap is what a gRPC client is told when it starts, in the form of gRPC's proposals A27 and, for several servers,
 // A71: the client falls back to the next when the one before cannot be reached and something that it wants is not in its
-// cache. The error is that of [envoy.ScopeOf], for a node that meshd would refuse.
-func grpcBootstrap(node *corev3.Node, replicas []envoy.HostPort, reports envoy.Reports) ([]byte, error) {
+// cache. TLS is that of A65. It stands alone, since a client that does not know it must not go on in plain text. The error is that of
+// [envoy.ScopeOf], for a node that meshd would refuse.
+func grpcBootstrap(node *corev3.Node, replicas []envoy.HostPort, reports envoy.Reports, secure tlsFlags) ([]byte, error) {
 	if _, err := envoy.ScopeOf(node); err != nil {
 		return nil, err
 	}
@@ -133,8 +180,18 @@ func grpcBootstrap(node *corev3.Node, replicas []envoy.HostPort, reports envoy.R
 	if err != nil {
 		return nil, err
 	}
+	type files struct {
+		CA   string `json:"ca_certificate_file"`
+		Cert string `json:"certificate_file,omitempty"`
+		Key  string `json:"private_key_file,omitempty"`
+	}
 	type credentials struct {
-		Type string `json:"type"`
+		Type   string `json:"type"`
+		Config *files `json:"config,omitempty"`
+	}
+	by := credentials{Type: "insecure"}
+	if secure.ca != "" {
+		by = credentials{"tls", &files{secure.ca, secure.cert, secure.key}}
 	}
 	type server struct {
 		URI         string        `json:"server_uri"`
@@ -144,7 +201,7 @@ func grpcBootstrap(node *corev3.Node, replicas []envoy.HostPort, reports envoy.R
 	var servers []server
 	for _, r := range replicas {
 		a := address(r)
-		servers = append(servers, server{a.String(), []credentials{{"insecure"}}, []string{"xds_v3", "ignore_resource_deletion"}})
+		servers = append(servers, server{a.String(), []credentials{by}, []string{"xds_v3", "ignore_resource_deletion"}})
 	}
 	return json.MarshalIndent(struct {
 		Servers []server        `json:"xds_servers"`

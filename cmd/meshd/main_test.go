@@ -37,6 +37,7 @@ func TestMain(m *testing.M) { testscript.Main(m, map[string]func(){"meshd": main
 //	connect NODE [REASON]            connects as a node that takes its clusters and rejects its listeners, if there is a reason
 //	backend VAR                      serves gRPC on a free port of 127.0.0.1, which $VAR tells, until the end of the script
 //	call BOOTSTRAP TARGET            calls xds:///TARGET with gRPC's own xDS client, which stays connected
+//	certify FOLDER NAME...           makes ca.pem, and for each name a certificate of it, NAME.pem and NAME.key
 //	mutate FILE OLD NEW              replaces text in a file, as a careful editor does
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
@@ -51,7 +52,7 @@ func TestScripts(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": exits, "daemon": startDaemon, "signal": signalDaemon, "ends": awaitEnd, "await": awaitFile, "await-url": awaitURL,
 			"socket": openSocket, "occupy": occupy, "connect": connect, "mutate": mutate,
-			"backend": startBackend, "call": callByXDS,
+			"backend": startBackend, "call": callByXDS, "certify": certify,
 		},
 	})
 }

@@ -17,7 +17,6 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
@@ -61,6 +60,8 @@ Exit codes: 0 told to stop, 2 no daemon answers, or it refuses the node (or wron
 	}
 	var node nodeFlags
 	node.register(cmd)
+	var secure tlsFlags
+	secure.register(cmd)
 	types := choices{}
 	for t := range envoy.Types {
 		types.words = append(types.words, t.String())
@@ -78,10 +79,13 @@ Exit codes: 0 told to stop, 2 no daemon answers, or it refuses the node (or wron
 		if err != nil {
 			return err
 		}
+		if err := secure.check(); err != nil {
+			return err
+		}
 		n.Cluster = n.Id
 		n.UserAgentName = strings.TrimSpace(n.UserAgentName + " meshd tail")
 		t := &tail{
-			node: n, server: server.String(), feed: newFeed(xds.Delta),
+			node: n, server: server.String(), secure: secure, feed: newFeed(xds.Delta),
 			teller: teller{out: cmd.OutOrStdout(), aside: cmd.ErrOrStderr(), json: output.value == "json", full: *full, types: types.values},
 		}
 		if server == (address{}) {
@@ -101,6 +105,7 @@ Exit codes: 0 told to stop, 2 no daemon answers, or it refuses the node (or wron
 type tail struct {
 	node   *corev3.Node
 	server string // host:port
+	secure tlsFlags
 	feed   *feed
 	teller teller
 }
@@ -126,7 +131,7 @@ func (t *tail) run(ctx context.Context) error {
 		case code == codes.Unimplemented:
 			return fmt.Errorf("what answers at %s does not serve xDS; say with --xds where the daemon does", t.server)
 		case connections == 0:
-			return fmt.Errorf("no daemon answers at %s (%s); start it with meshd serve, or say with --xds where it is", t.server, reason(err))
+			return fmt.Errorf("no daemon answers at %s (%s); %s", t.server, reason(err), t.remedy(err))
 		}
 		if !opened.IsZero() && time.Since(opened) > wait {
 			wait = tailWait
@@ -146,6 +151,20 @@ func (t *tail) run(ctx context.Context) error {
 	}
 }
 
+// remedy is what to do about an error of the first connection.
+func (t *tail) remedy(err error) string {
+	cause, ok := errors.AsType[*net.OpError](err)
+	switch {
+	case ok && cause.Op == "dial":
+		return "start it with meshd serve, or say with --xds where it is"
+	case t.secure.ca == "":
+		return "something is there: if it is meshd and speaks TLS, say --xds-ca-file"
+	case t.secure.cert == "":
+		return "something is there: if it is meshd and wants a certificate, say --xds-cert-file and --xds-key-file"
+	}
+	return "something is there: meshd's log says whom it does not let in"
+}
+
 // finalError is one that no new connection mends.
 type finalError struct{ error }
 
@@ -154,8 +173,12 @@ func (t *tail) follow(ctx context.Context, opened func() error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var undialled atomic.Pointer[error] // why the newest connection could not be made; gRPC tells it in its own words
+	transport, err := t.secure.credentials()
+	if err != nil {
+		return &finalError{err}
+	}
 	conn, err := grpc.NewClient("passthrough:///"+t.server,
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithTransportCredentials(transport),
 		grpc.WithContextDialer(func(ctx context.Context, where string) (net.Conn, error) {
 			ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 			defer cancel()

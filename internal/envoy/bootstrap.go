@@ -1,7 +1,6 @@
 package envoy
 
 import (
-	"net/netip"
 	"time"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
@@ -50,6 +49,7 @@ type Bootstrap struct {
 	Admin HostPort // Envoy's own administration; the zero HostPort is none
 	// Reports are what it tells meshd of its own accord.
 	Reports Reports
+	TLS     TLS
 }
 
 // HostPort is a host name or an IP address, and a port.
@@ -111,6 +111,8 @@ func (b Bootstrap) cluster() *clusterv3.Cluster {
 		Name:           meshdCluster,
 		ConnectTimeout: durationpb.New(xdsConnectTimeout),
 		LoadAssignment: &endpointv3.ClusterLoadAssignment{ClusterName: meshdCluster},
+		// One for all: it is the same service under several addresses.
+		TransportSocket: b.TLS.socket(b.XDS),
 	}
 	keepalive := &corev3.KeepaliveSettings{Interval: durationpb.New(xdsKeepalive), Timeout: durationpb.New(xdsKeepaliveTimeout)}
 	discovery(c, clusterv3.Cluster_STATIC)
@@ -121,7 +123,7 @@ func (b Bootstrap) cluster() *clusterv3.Cluster {
 				HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: socketAddress(x.Host, x.Port)}},
 			}},
 		})
-		if _, err := netip.ParseAddr(x.Host); err != nil {
+		if !isIP(x.Host) {
 			discovery(c, clusterv3.Cluster_STRICT_DNS)
 			c.DnsLookupFamily = clusterv3.Cluster_V4_PREFERRED
 		}

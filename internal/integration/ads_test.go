@@ -16,7 +16,6 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
@@ -44,7 +43,7 @@ func (d *daemon) sent(t *testing.T, c capture, routes []string) map[string]map[s
 	if err := protojson.Unmarshal([]byte(metadata), node.Metadata); err != nil {
 		t.Fatal(err)
 	}
-	conn, err := grpc.NewClient("passthrough:///"+xdsAddress, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy())
+	conn, err := grpc.NewClient("passthrough:///"+xdsAddress, grpc.WithTransportCredentials(d.credentials()), grpc.WithNoProxy())
 	if err != nil {
 		t.Fatal(err)
 	}

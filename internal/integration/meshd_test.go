@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -37,6 +38,7 @@ type daemon struct {
 	state   string
 	config  string // a file, empty at first: what /etc/meshd of this machine says is not for us
 	starts  int
+	tls     *tls.Config // of the tests themselves; nil: xDS is in plain text
 }
 
 // newMeshd makes a daemon for a copy of the folders in testdata, to be started.

@@ -204,13 +204,13 @@ const mostNotice = 14 * 24 * time.Hour
 
 // The codes of the problems with certificates.
 const (
-	CodeCertificateTerm     = "certificate-expires"
+	CodeCertificateExpires  = "certificate-expires"
 	CodeCertificateUnusable = "certificate-unusable"
 )
 
 // problem is what is wrong with a term, if anything is.
 func (t term) problem(now time.Time) (p mesh.Problem, ok bool) {
-	p = mesh.Problem{Severity: mesh.Error, Code: CodeCertificateTerm, Origin: mesh.Origin{Registry: "xds", Source: t.file}}
+	p = mesh.Problem{Severity: mesh.Error, Code: CodeCertificateExpires, Origin: mesh.Origin{Registry: "xds", Source: t.file}}
 	const remedy = "put a valid one into the file, which is read then without a restart"
 	notice := min(mostNotice, t.until.Sub(t.from)/5)
 	switch {

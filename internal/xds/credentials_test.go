@@ -195,7 +195,7 @@ func (s *secured) presents(t *testing.T, a *authority) *big.Int {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }() // the server may have ended it
 	if v := conn.ConnectionState().Version; v < tls.VersionTLS12 {
 		t.Errorf("version %x", v)
 	}
@@ -344,7 +344,7 @@ func TestWhoIsLetIn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer conn.Close()
+		defer func() { _ = conn.Close() }()
 		await(t, "the reason", func() bool { return strings.Contains(s.logs.String(), `reason="it does not offer HTTP/2 `) })
 	})
 	t.Run("that only looks", func(t *testing.T) {
@@ -425,7 +425,7 @@ func TestAnExpiredCertificateDoesNotStopTheStart(t *testing.T) {
 	if !strings.Contains(s.logs.String(), "has expired") {
 		t.Errorf("the log says nothing:\n%s", s.logs)
 	}
-	s.requireProblem(t, CodeCertificateTerm, files.Cert+": the certificate has expired")
+	s.requireProblem(t, CodeCertificateExpires, files.Cert+": the certificate has expired")
 	files.savePair(t, a.issue(t, nil))
 	if err := s.connect(t, a.by()); err != nil {
 		t.Error(err)

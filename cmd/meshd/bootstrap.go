@@ -88,6 +88,11 @@ the addresses of all.`,
 		if secrets != "" && secure.ca == "" {
 			return errors.New("--xds-secrets-dir is for certificates: add --xds-ca-file, or leave it out")
 		}
+		for _, path := range []string{secrets, secure.ca, secure.cert, secure.key} {
+			if secrets != "" && path != "" && !filepath.IsAbs(path) {
+				return fmt.Errorf("%s is no whole path, and an Envoy that watches its certificates may not find it: with --xds-secrets-dir begin all paths with /", path)
+			}
+		}
 		replicas := spread(node.id, xds.all)
 		reports := envoy.NoReports
 		if loadReports {

@@ -29,10 +29,10 @@ const (
 	replicaConnectTimeout   = 2 * time.Second
 	replicaKeepalive        = 15 * time.Second
 	replicaKeepaliveTimeout = 5 * time.Second
-	// For how long a meshd that failed is passed over, at first and at most: long enough for the next to be asked, and no
-	// longer, for while all are passed over, Envoy asks any of them at random.
-	replicaPassedOver    = time.Second
-	replicaPassedOverMax = 5 * time.Second
+	// For how long a meshd that failed is passed over, at first and at most: long enough for the next to be asked by the stream of
+	// load reports too, which Envoy opens again after 5 s, and no longer, for while all are passed over, Envoy asks any of them at random.
+	replicaPassedOver    = 6 * time.Second
+	replicaPassedOverMax = 10 * time.Second
 	// Envoy's own longest pause is 30 s; an outage of meshd should not last that much longer than meshd is away.
 	xdsRetry    = 500 * time.Millisecond
 	xdsRetryMax = 10 * time.Second

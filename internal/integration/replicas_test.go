@@ -208,13 +208,14 @@ func TestReplicaHangs(t *testing.T) {
 	t.Logf("the Envoy is at the other meshd after %s", awaitNode(t, left))
 }
 
-// TestReplicaMissingAtTheStart shows that an Envoy starts although its first choice, or any other, is not there.
+// TestReplicaMissingAtTheStart shows that an Envoy starts, and reports its load, although its first choice, or any other, is not there.
 func TestReplicaMissingAtTheStart(t *testing.T) {
 	d := newMeshd(t, folders(redirect)...)
 	d.start(t)
 	// Two that are not there, so that one of them may come first, and a name that does not resolve.
-	e := startEnvoy(t, d.bootstrap(t, redirect, delta, "--xds", "127.0.0.1:15020", "--xds", "127.0.0.1:15030", "--xds", "nowhere.upstream.test:15010"))
+	e := startEnvoy(t, d.bootstrap(t, redirect, delta, "--load-reports", "--xds", "127.0.0.1:15020", "--xds", "127.0.0.1:15030", "--xds", "nowhere.upstream.test:15010"))
 	awaitNode(t, adminAddress)
+	eventually(t, "a report of load", func() error { _, err := d.loads(); return err })
 	requireInStep(t, d, e, redirect, delta)
 }
 

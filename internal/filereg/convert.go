@@ -1,10 +1,8 @@
 package filereg
 
 import (
-	"cmp"
 	"encoding/json"
 	"maps"
-	"slices"
 	"strings"
 
 	"github.com/meshd/meshd/internal/mesh"
@@ -127,51 +125,4 @@ func selectorText(selects bool, labels map[string]string) string {
 	}
 	text, _ := json.Marshal(labels) // a map of strings can always be written
 	return string(text)
-}
-
-// roster finds workloads by their labels; they stand in order of name.
-type roster map[rosterKey][]*workload
-
-// rosterKey is a label in a namespace; the empty label is had by every workload of the namespace.
-type rosterKey struct{ namespace, label, value string }
-
-func newRoster(entries []*entry) roster {
-	r := roster{}
-	slices.SortFunc(entries, func(a, b *entry) int { return cmp.Compare(a.identity.name, b.identity.name) })
-	for _, e := range entries {
-		put := func(label, value string) {
-			key := rosterKey{e.identity.namespace, label, value}
-			r[key] = append(r[key], e.workload)
-		}
-		put("", "")
-		for label, value := range e.workload.labels {
-			put(label, value)
-		}
-	}
-	return r
-}
-
-// selected returns the workloads of the namespace that have all of the labels, in order of name.
-func (r roster) selected(namespace string, labels map[string]string) (selected []*workload) {
-	least := r[rosterKey{namespace, "", ""}]
-	for label, value := range labels {
-		if with := r[rosterKey{namespace, label, value}]; len(with) < len(least) {
-			least = with
-		}
-	}
-	for _, w := range least {
-		if includes(w.labels, labels) {
-			selected = append(selected, w)
-		}
-	}
-	return selected
-}
-
-func includes(labels, of map[string]string) bool {
-	for k, v := range of {
-		if have, ok := labels[k]; !ok || have != v {
-			return false
-		}
-	}
-	return true
 }

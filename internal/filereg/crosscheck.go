@@ -22,7 +22,7 @@ func (s *State) CrossCheck() []mesh.Problem {
 	if !c.survey(s) {
 		return nil
 	}
-	for _, h := range s.holdings {
+	for h := range s.holdings.Values() {
 		if h.entry.workload != nil {
 			c.workload(h.entry)
 		} else {
@@ -47,7 +47,7 @@ type selectorLabel struct{ key, value string }
 
 // survey goes through a state, and tells whether all that there is could be read well enough.
 func (c *crossCheck) survey(s *State) bool {
-	for _, src := range s.sources {
+	for src := range s.sources.Values() {
 		if src.broken != nil {
 			return false
 		}
@@ -59,15 +59,15 @@ func (c *crossCheck) survey(s *State) bool {
 			c.unclear[d.identity.namespace] = c.unclear[d.identity.namespace] || d.refused && d.identity.kind == kindService
 		}
 	}
-	for _, m := range s.services {
-		for _, in := range m.inputs {
-			for _, w := range in.selected {
+	for h := range s.holdings.Values() {
+		for _, l := range h.entry.wants() {
+			of := h.entry.definitions[0].selector
+			for _, w := range s.selected(l.namespace, of) {
 				c.selected[w] = true
 			}
-			if of := in.definition.selector; len(of) > 0 {
-				key := slices.Min(slices.Collect(maps.Keys(of)))
-				label := selectorLabel{key, of[key]}
-				c.selecting[label] = append(c.selecting[label], in.definition)
+			if len(of) > 0 {
+				at := selectorLabel{l.key, l.value}
+				c.selecting[at] = append(c.selecting[at], h.entry.definitions...)
 			}
 		}
 	}

@@ -1,6 +1,7 @@
 package filereg
 
 import (
+	"cmp"
 	"maps"
 	"reflect"
 	"slices"
@@ -38,6 +39,11 @@ type identity struct{ kind, namespace, name string }
 
 func (id identity) String() string { return id.kind + " " + id.namespace + "/" + id.name }
 
+// Compare orders identities by kind, namespace and name.
+func (id identity) Compare(o identity) int {
+	return cmp.Or(cmp.Compare(id.kind, o.kind), cmp.Compare(id.namespace, o.namespace), cmp.Compare(id.name, o.name))
+}
+
 // document is what was made of one document of a file. It is immutable.
 type document struct {
 	identity identity // zero if it cannot be told
@@ -46,6 +52,8 @@ type document struct {
 	refused  bool
 	problems []mesh.Problem
 }
+
+func (d *document) spot() spot { return spot{filePath(d.origin.Source), d.origin.Document} }
 
 // entry is a document that is right. It is immutable.
 type entry struct {

@@ -158,7 +158,7 @@ func (r *Registry) Run(ctx context.Context, publish func(mesh.Catalog)) error {
 			timer.Reset(time.Until(next))
 			if again.IsZero() || out.started || now.Sub(start) > maxFirst {
 				was := state
-				state = Load(state, files)
+				state = state.load(files)
 				if tell() || state != was {
 					k.Keep(state.dated(out.since).record)
 				}

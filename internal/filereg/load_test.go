@@ -14,6 +14,7 @@ import (
 
 	gocmp "github.com/google/go-cmp/cmp"
 	"golang.org/x/tools/txtar"
+	"pgregory.net/rapid"
 
 	"github.com/meshd/meshd/internal/mesh"
 )
@@ -187,6 +188,16 @@ spec:
 `, name, name, endpoint)
 }
 
+// listText is a List of entries.
+func listText(items ...string) string {
+	var text strings.Builder
+	text.WriteString("apiVersion: v1\nkind: List\nitems:\n")
+	for _, i := range items {
+		text.WriteString("- " + strings.ReplaceAll(strings.TrimSpace(i), "\n", "\n  ") + "\n")
+	}
+	return text.String()
+}
+
 // brief is the services with their endpoints, and the codes of the problems with what is served for them.
 func brief(s *State) string {
 	var lines []string
@@ -215,14 +226,6 @@ func TestQuarantine(t *testing.T) {
 	nameless := strings.Replace(good2, "{name: pay}", "{labels: {a: b}}", 1)
 	misspelt := strings.Replace(good2, "kind: ServiceEntry", "kind: ServceEntry", 1)
 	const syntax = "a: [\n"
-	list := func(items ...string) string {
-		var text strings.Builder
-		text.WriteString("apiVersion: v1\nkind: List\nitems:\n")
-		for _, i := range items {
-			text.WriteString("- " + strings.ReplaceAll(strings.TrimSpace(i), "\n", "\n  ") + "\n")
-		}
-		return text.String()
-	}
 	type files map[string]string
 	type step struct {
 		files files
@@ -296,6 +299,11 @@ func TestQuarantine(t *testing.T) {
 			{files{"a": bad, "b": good2}, "pay 192.0.2.2\n! invalid-address"},
 			{files{"a": bad}, "pay 192.0.2.2\n! invalid-address, serving its last good version"},
 		}},
+		{"a bad document beside a right one of its name stays without effect while others change", []step{
+			{files{"a": bad + separator + good1}, "pay 192.0.2.1\n! invalid-address"},
+			{files{"a": bad + separator + good1, "b": shop}, "pay 192.0.2.1\nshop 192.0.2.7\n! invalid-address"},
+			{files{"a": bad + separator + good1, "b": good2}, "pay 192.0.2.1\n! invalid-address\n! duplicate-entry"},
+		}},
 		{"several versions of one file", []step{
 			{files{"a": good1 + separator + shop + separator + entryText("more", "192.0.2.20")}, "more 192.0.2.20\npay 192.0.2.1\nshop 192.0.2.7"},
 			{files{"a": bad + separator + shop2 + separator + entryText("more", "192.0.2.21")}, "more 192.0.2.21\npay 192.0.2.1\nshop 192.0.2.8\n! invalid-address, serving its last good version"},
@@ -305,22 +313,22 @@ func TestQuarantine(t *testing.T) {
 			{files{"b": bad}, "pay 192.0.2.1\n! invalid-address, serving its last good version"},
 		}},
 		{"an item of a list is a document of its own", []step{
-			{files{"a": entryText("first", "192.0.2.20") + separator + list(good1, shop)}, "first 192.0.2.20\npay 192.0.2.1\nshop 192.0.2.7"},
-			{files{"a": entryText("first", "192.0.2.21") + separator + list(bad, shop2)}, "first 192.0.2.21\npay 192.0.2.1\nshop 192.0.2.8\n! invalid-address, serving its last good version"},
-			{files{"a": entryText("first", "192.0.2.21") + separator + list(bad, nameless)}, "first 192.0.2.21\npay 192.0.2.1\nshop 192.0.2.8\n! invalid-address, serving its last good version\n! missing-field, serving its last good version"},
-			{files{"a": list(bad, shop)}, "pay 192.0.2.1\nshop 192.0.2.7\n! invalid-address, serving its last good version"},
-			{files{"a": list(bad, shop) + "more: true\n"}, "pay 192.0.2.1\nshop 192.0.2.7\n! unknown-field, serving what it gave last: ServiceEntry default/pay, ServiceEntry default/shop"},
+			{files{"a": entryText("first", "192.0.2.20") + separator + listText(good1, shop)}, "first 192.0.2.20\npay 192.0.2.1\nshop 192.0.2.7"},
+			{files{"a": entryText("first", "192.0.2.21") + separator + listText(bad, shop2)}, "first 192.0.2.21\npay 192.0.2.1\nshop 192.0.2.8\n! invalid-address, serving its last good version"},
+			{files{"a": entryText("first", "192.0.2.21") + separator + listText(bad, nameless)}, "first 192.0.2.21\npay 192.0.2.1\nshop 192.0.2.8\n! invalid-address, serving its last good version\n! missing-field, serving its last good version"},
+			{files{"a": listText(bad, shop)}, "pay 192.0.2.1\nshop 192.0.2.7\n! invalid-address, serving its last good version"},
+			{files{"a": listText(bad, shop) + "more: true\n"}, "pay 192.0.2.1\nshop 192.0.2.7\n! unknown-field, serving what it gave last: ServiceEntry default/pay, ServiceEntry default/shop"},
 			{files{"a": bad + separator + shop}, "pay 192.0.2.1\nshop 192.0.2.7\n! invalid-address, serving its last good version"},
-			{files{"a": list(good2)}, "pay 192.0.2.2"},
-			{files{"a": list(good2) + separator + bad + separator + list(shop)}, "pay 192.0.2.2\nshop 192.0.2.7\n! invalid-address"},
-			{files{"a": strings.Replace(list(), "items:", "items: []", 1)}, ""},
+			{files{"a": listText(good2)}, "pay 192.0.2.2"},
+			{files{"a": listText(good2) + separator + bad + separator + listText(shop)}, "pay 192.0.2.2\nshop 192.0.2.7\n! invalid-address"},
+			{files{"a": strings.Replace(listText(), "items:", "items: []", 1)}, ""},
 		}},
 		{"a document becomes of a kind that is not served", []step{
 			{files{"a": good1}, "pay 192.0.2.1"},
 			{files{"a": "apiVersion: v1\nkind: ConfigMap\n"}, "! unknown-kind"},
 		}},
 	} {
-		run := func(t *testing.T, between func(*testing.T, *State) *State) {
+		run := func(t *testing.T, between func(rapid.TB, *State) *State) {
 			state := NewState("files")
 			for i, s := range tt.steps {
 				var in []File
@@ -334,7 +342,7 @@ func TestQuarantine(t *testing.T) {
 				state = between(t, state)
 			}
 		}
-		t.Run(tt.name, func(t *testing.T) { run(t, func(_ *testing.T, s *State) *State { return s }) })
+		t.Run(tt.name, func(t *testing.T) { run(t, func(_ rapid.TB, s *State) *State { return s }) })
 		t.Run(tt.name+", with a restart after each step", func(t *testing.T) { run(t, restarted) })
 	}
 }
@@ -521,10 +529,10 @@ func BenchmarkLoad(b *testing.B) {
 		b.Run(fmt.Sprintf("one/%d", n), func(b *testing.B) {
 			b.ReportAllocs()
 			state := Load(NewState("files"), files)
-			changed := slices.Clone(files)
 			for i := 0; b.Loop(); i++ {
-				changed[n/2].Data = []byte(entryText(fmt.Sprintf("service-%d", n/2), fmt.Sprintf("192.0.2.%d", i%250)))
-				state = Load(state, changed)
+				f := files[n/2]
+				f.Data = []byte(entryText(fmt.Sprintf("service-%d", n/2), fmt.Sprintf("192.0.2.%d", i%250)))
+				state = state.load(state.files.With(filePath(f.Path), &f))
 			}
 		})
 	}

@@ -3,8 +3,6 @@ package filereg
 import (
 	"errors"
 	"io/fs"
-	"iter"
-	"maps"
 	"os"
 	"path/filepath"
 	"time"
@@ -41,10 +39,10 @@ func (l *lookout) look(files []string, now time.Time) *walk {
 	for _, path := range files {
 		l.named[path] = true
 	}
-	if l.found == nil || !now.Before(l.due()) || !l.found.again(maps.Keys(l.named)) {
+	if l.found == nil || !now.Before(l.due()) || !l.found.again(l.named) {
 		l.found, l.whole = l.everything(now), now
 	}
-	clear(l.named)
+	l.named = map[string]bool{}
 	l.found.done = time.Now()
 	return l.found
 }
@@ -71,7 +69,8 @@ const maxLooks = 5
 
 // again looks at these paths once more, and tells whether the walk is now what another one would be: each path is of a
 // file as before, or of something at which no walk looks, and in the same folder. If not, the walk is of no more use.
-func (w *walk) again(paths iter.Seq[string]) bool {
+func (w *walk) again(paths map[string]bool) bool {
+	w.named = paths
 	same := map[string]bool{} // folders
 	for path := range paths {
 		folder := filepath.Dir(path)

@@ -16,10 +16,6 @@ type input struct {
 	selected   []*workload
 }
 
-func (i input) equal(o input) bool {
-	return i.definition == o.definition && slices.Equal(i.selected, o.selected)
-}
-
 func byAge(a, b input) int { return mesh.Older(&a.definition.service, &b.definition.service) }
 
 // merged is one service and what it was made of. It is immutable.

@@ -2,12 +2,9 @@ package filereg
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"path/filepath"
-	"slices"
-	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -75,24 +72,11 @@ func (t *text) UnmarshalJSON(data []byte) error {
 // record writes the state as JSON. The same state gives the same bytes.
 func (s *State) record() ([]byte, error) {
 	r := record{Since: s.since}
-	current := make(map[*entry]bool, len(s.holdings))
-	for _, src := range s.sources {
-		r.Files = append(r.Files, readingOf(excerpt{file: src.file}))
-		for _, d := range src.documents {
-			current[d.entry] = true
-		}
+	for f := range s.files.Values() {
+		r.Files = append(r.Files, readingOf(excerpt{file: *f}))
 	}
-	var held []holding
-	for _, h := range s.holdings {
-		if !current[h.entry] {
-			held = append(held, h)
-		}
-	}
-	slices.SortFunc(held, func(a, b holding) int {
-		return cmp.Or(strings.Compare(a.path, b.path), cmp.Compare(a.document, b.document), a.entry.origin.Compare(b.entry.origin))
-	})
 	places := map[*byte]int{} // of readings, by the data that they share if they are one
-	for _, h := range held {
+	for at, h := range s.past.All() {
 		data := &h.entry.in.file.Data[0]
 		place, there := places[data]
 		if !there {
@@ -100,7 +84,7 @@ func (s *State) record() ([]byte, error) {
 			places[data] = place
 			r.Past = append(r.Past, readingOf(h.entry.in))
 		}
-		r.Held = append(r.Held, standing{place, h.entry.origin.Document, text(h.path), h.document})
+		r.Held = append(r.Held, standing{place, h.entry.origin.Document, text(at.path), at.document})
 	}
 	return json.Marshal(r)
 }
@@ -130,35 +114,34 @@ func restore(registry string, data []byte) (*State, error) {
 	if json.Unmarshal(data, &r) != nil {
 		return nil, keep.ErrDamaged
 	}
-	before := NewState(registry)
-	before.holdings = make(map[identity]holding, len(r.Held))
-	past := make([][]*document, len(r.Past))
-	for i, reading := range r.Past {
-		past[i], _ = reading.excerpt().documents(registry) // what this version of meshd cannot read is lost
-	}
-	for _, h := range r.Held {
-		if h.Past < 0 || h.Past >= len(past) {
-			return nil, keep.ErrDamaged
-		}
-		for _, d := range past[h.Past] {
-			if d.entry != nil && d.origin.Document == h.Number {
-				d.entry.single = true
-				before.holdings[d.identity] = holding{d.entry, string(h.Path), h.Document}
-			}
-		}
-	}
-	var files []File
+	var files fileMap
 	for _, reading := range r.Files {
 		if reading.Path == "" {
 			return nil, keep.ErrDamaged
 		}
-		files = append(files, reading.excerpt().file)
+		f := reading.excerpt().file
+		files = files.With(filePath(f.Path), &f)
 	}
-	state := NewState(registry)
-	if len(files) > 0 {
-		state = Load(before, files)
+	past := make([][]*document, len(r.Past))
+	for i, reading := range r.Past {
+		past[i], _ = reading.excerpt().documents(registry) // what this version of meshd cannot read is lost
 	}
-	return state.dated(r.Since), nil
+	before, taken := NewState(registry), map[spot]bool{}
+	for _, h := range r.Held {
+		at := spot{filePath(h.Path), h.Document}
+		if _, there := files.Get(at.path); !there || at.document < 0 || taken[at] || h.Past < 0 || h.Past >= len(past) {
+			return nil, keep.ErrDamaged
+		}
+		taken[at] = true
+		for _, d := range past[h.Past] {
+			if d.entry != nil && d.origin.Document == h.Number {
+				d.entry.single = true
+				before.holdings = before.holdings.With(d.identity, &holding{d.entry, at, true})
+			}
+		}
+	}
+	before.combine(NewState(registry))
+	return before.load(files).dated(r.Since), nil
 }
 
 // dated is the state with what is known of when its problems were first there.

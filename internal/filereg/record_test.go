@@ -9,10 +9,12 @@ import (
 	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
 )
 
 // restarted is the state after a restart, which must be the one before it.
-func restarted(t *testing.T, s *State) *State {
+func restarted(t rapid.TB, s *State) *State {
+	t.Helper()
 	t.Helper()
 	record, err := s.record()
 	if err != nil {

@@ -721,7 +721,7 @@ func TestTree(t *testing.T) {
 				tree.read = func(path string, _ int64) (File, stamp) { return File{Path: path}, w.files[path] }
 				files, problems, again := tree.advance(w, now)
 				var names, codes []string
-				for _, f := range files {
+				for f := range files.Values() {
 					names = append(names, strings.TrimSuffix(filepath.Base(f.Path), ".yaml"))
 				}
 				for _, p := range problems {
@@ -757,29 +757,29 @@ func BenchmarkFolder(b *testing.B) {
 		b.Run(fmt.Sprintf("start/%d", n), func(b *testing.B) {
 			for b.Loop() {
 				files, _, _ := newTree("files", []string{folder}, o).advance(look([]string{folder}), later)
-				Load(NewState("files"), files)
+				NewState("files").load(files)
 			}
 		})
 		b.Run(fmt.Sprintf("look/%d", n), func(b *testing.B) {
 			t := newTree("files", []string{folder}, o)
 			files, _, _ := t.advance(look([]string{folder}), later)
-			state := Load(NewState("files"), files)
+			state := NewState("files").load(files)
 			for b.Loop() {
 				files, _, _ := t.advance(look([]string{folder}), later)
-				state = Load(state, files)
+				state = state.load(files)
 			}
 		})
 		b.Run(fmt.Sprintf("look-at-one/%d", n), func(b *testing.B) {
 			t, w := newTree("files", []string{folder}, o), look([]string{folder})
 			files, _, _ := t.advance(w, later)
-			state := Load(NewState("files"), files)
-			one := []string{filepath.Join(folder, "service-1.yaml")}
+			state := NewState("files").load(files)
+			one := map[string]bool{filepath.Join(folder, "service-1.yaml"): true}
 			for b.Loop() {
-				if !w.again(slices.Values(one)) {
+				if !w.again(one) {
 					b.Fatal("one is not enough")
 				}
 				files, _, _ := t.advance(w, later)
-				state = Load(state, files)
+				state = state.load(files)
 			}
 		})
 	}

@@ -53,8 +53,9 @@ type walk struct {
 	folders map[string]folder
 	places  []place // what to watch
 	seen    map[fileID]bool
-	vague   bool      // something may move of which the kernel reports another name, or nothing
-	done    time.Time // by then all of it had been looked at; zero: when the walk began
+	vague   bool            // something may move of which the kernel reports another name, or nothing
+	named   map[string]bool // what the last look was at; nil: everything
+	done    time.Time       // by then all of it had been looked at; zero: when the walk began
 }
 
 // folder is what a walk has found of one folder.

@@ -1,10 +1,10 @@
 package filereg
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"io/fs"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -23,7 +23,9 @@ type tree struct {
 	roots    []string
 	options  Options
 	read     func(path string, maxBytes int64) (file File, after stamp)
-	files    map[string]*leaf
+	files    fileMap            // what is believed
+	leaves   map[string]*leaf   // what has been seen
+	open     map[string]bool    // those of which there is more to find out, even if the next look is not at them
 	folders  map[string]*branch // those that have held files
 	listed   map[string]bool    // those roots that could be listed once
 	moved    time.Time          // when a look found something new last
@@ -40,7 +42,6 @@ type leaf struct {
 	finished bool      // by its times, its writer has done with it, and it has not been written to in its place
 	pending  time.Time // since when it has not been believed; zero: it is
 
-	file   File      // as it was read
 	read   stamp     // what was read; zero: nothing yet
 	readAt time.Time // when
 }
@@ -71,22 +72,24 @@ const (
 )
 
 func newTree(registry string, roots []string, o Options) *tree {
-	return &tree{registry: registry, roots: roots, options: o, read: readFile, files: map[string]*leaf{}, folders: map[string]*branch{}, listed: map[string]bool{}, heard: map[string]arrival{}}
+	return &tree{registry: registry, roots: roots, options: o, read: readFile, leaves: map[string]*leaf{}, open: map[string]bool{}, folders: map[string]*branch{}, listed: map[string]bool{}, heard: map[string]arrival{}}
 }
 
-// advance takes in a look and reads what it makes believable. It returns all files to go by, in order of path, the
-// problems of files and folders that are kept as they were, and when to look again to believe something; zero: there is
-// nothing to believe.
-func (t *tree) advance(w *walk, now time.Time) (files []File, problems []mesh.Problem, again time.Time) {
+// advance takes in a look and reads what it makes believable. It returns all files to go by, the problems of files and
+// folders that are kept as they were, and when to look again to believe something; zero: there is nothing to believe. It
+// goes through no more files than the look was at, and those that the one before has left open.
+func (t *tree) advance(w *walk, now time.Time) (files fileMap, problems []mesh.Problem, again time.Time) {
 	kept, problems, again := t.keep(w, now)
 	t.see(w, kept, now)
-	t.unsettled = nil
+	open := t.open
+	t.open, t.unsettled = map[string]bool{}, nil
 	unsettled := func(l *leaf, path string) {
 		t.unsettled = append(t.unsettled, path)
 		due := t.due(l, path)
 		again = earliest(due, cmp.Or(again, due))
 	}
-	for path, l := range t.files {
+	for path := range open {
+		l := t.leaves[path]
 		_, there := w.files[path]
 		switch {
 		case !there && kept.hold(path):
@@ -99,17 +102,17 @@ func (t *tree) advance(w *walk, now time.Time) (files []File, problems []mesh.Pr
 				problems = append(problems, t.problem(mesh.Notice, "file-unsettled", path, "is being written to all the time; until that ends it counts as it was"))
 			}
 		case !there:
-			delete(t.files, path)
+			delete(t.leaves, path)
+			t.files = t.files.Without(filePath(path))
 			continue
 		case !t.reads(l, path, now):
 			unsettled(l, path)
 		}
-		if l.read != (stamp{}) {
-			files = append(files, l.file)
+		if !there || !l.certain() {
+			t.open[path] = true
 		}
 	}
-	slices.SortFunc(files, byPath)
-	return files, problems, again
+	return t.files, problems, again
 }
 
 // remembered is the stamp of what the process before this one read.
@@ -118,20 +121,22 @@ var remembered = stamp{size: -2}
 // remember makes the tree begin with the files that a state was made of. Whatever holds them now is another folder than
 // then: if there is nothing in it, it may not have been mounted yet.
 func (t *tree) remember(s *State) {
-	for _, src := range s.sources {
-		path := src.file.Path
+	t.files = s.files
+	for key := range s.files.All() {
+		path := string(key)
 		if !folders(t.roots).hold(path) {
+			t.files = t.files.Without(key)
 			continue
 		}
-		t.files[path] = &leaf{file: src.file, read: remembered}
+		t.leaves[path] = &leaf{read: remembered}
 		for folder := filepath.Dir(path); folders(t.roots).hold(folder) && t.folders[folder] == nil; folder = filepath.Dir(folder) {
 			t.folders[folder] = &branch{}
 		}
 	}
 }
 
-// see notes how the look found each file that it could find. A file has stood since the look was over, as nobody knows
-// when in the course of it that file was looked at.
+// see notes how the look found each file that it was at, and opens it. A file has stood since the look was over, as nobody
+// knows when in the course of it that file was looked at.
 func (t *tree) see(w *walk, kept folders, now time.Time) {
 	if w.done.After(now) {
 		now = w.done
@@ -140,18 +145,30 @@ func (t *tree) see(w *walk, kept folders, now time.Time) {
 	if first {
 		t.moved = now
 	}
-	for path, s := range w.files {
-		l := t.files[path]
-		if l == nil {
-			l = &leaf{}
-			t.files[path] = l
+	if w.named != nil {
+		maps.Copy(t.open, w.named)
+	} else {
+		for path := range w.files {
+			t.open[path] = true
 		}
-		if first { // what has long been as it is need not be looked at twice
-			l.seen, l.since = s, earliest(s.latest(), now)
+		for path := range t.leaves {
+			t.open[path] = true
 		}
 	}
-	for path, l := range t.files {
+	for path := range t.open {
 		s, there := w.files[path]
+		l := t.leaves[path]
+		if l == nil {
+			if !there {
+				delete(t.open, path) // it is no file, or has come and gone
+				continue
+			}
+			l = &leaf{}
+			t.leaves[path] = l
+		}
+		if first && there { // what has long been as it is need not be looked at twice
+			l.seen, l.since = s, earliest(s.latest(), now)
+		}
 		if l.replaced = false; s != l.seen && (there || !kept.hold(path)) {
 			l.replaced = s != (stamp{}) && l.seen != (stamp{}) && s.id != l.seen.id
 			l.finished = s.finished(w.linked[path]) && (l.finished || s.id != l.seen.id)
@@ -165,10 +182,12 @@ func (t *tree) see(w *walk, kept folders, now time.Time) {
 	}
 }
 
-// current tells whether what was read is what is there.
+// certain tells whether what was read is what is there, as long as no look finds otherwise.
+func (l *leaf) certain() bool { return l.seen == l.read && l.readAt.Sub(l.seen.latest()) >= tick }
+
+// current tells whether what was read is what is there, for now.
 func (l *leaf) current(now time.Time) bool {
-	recheck := l.readAt.Sub(l.seen.latest()) < tick && now.Sub(l.readAt) >= tick
-	return l.seen == l.read && !recheck
+	return l.certain() || l.seen == l.read && now.Sub(l.readAt) < tick
 }
 
 // believes tells whether the file is what it seems. A file in whose place others come again and again is, since they
@@ -231,8 +250,8 @@ func (t *tree) reads(l *leaf, path string, now time.Time) bool {
 	if file.Err != nil {
 		after = unreadable // so that it is tried again at the next look
 	}
-	if l.read == (stamp{}) || !bytes.Equal(l.file.Data, file.Data) || file.Err != nil || l.file.Err != nil {
-		l.file = file
+	if was, known := t.files.Get(filePath(path)); !known || !was.same(file) {
+		t.files = t.files.With(filePath(path), &file)
 	}
 	l.read, l.readAt, l.pending = after, now, time.Time{}
 	delete(t.heard, path)
@@ -308,7 +327,7 @@ func (t *tree) problem(severity mesh.Severity, code, path, message string) mesh.
 
 // forget makes every file be read again at the next look.
 func (t *tree) forget() {
-	for _, l := range t.files {
+	for _, l := range t.leaves {
 		if l.read != (stamp{}) {
 			l.read = unreadable
 		}

@@ -39,9 +39,12 @@ type identity struct{ kind, namespace, name string }
 
 func (id identity) String() string { return id.kind + " " + id.namespace + "/" + id.name }
 
-// Compare orders identities by kind, namespace and name.
+// Compare orders identities by name, namespace and kind.
 func (id identity) Compare(o identity) int {
-	return cmp.Or(cmp.Compare(id.kind, o.kind), cmp.Compare(id.namespace, o.namespace), cmp.Compare(id.name, o.name))
+	if c := cmp.Compare(id.name, o.name); c != 0 { // as it is of most
+		return c
+	}
+	return cmp.Or(cmp.Compare(id.namespace, o.namespace), cmp.Compare(id.kind, o.kind))
 }
 
 // document is what was made of one document of a file. It is immutable.

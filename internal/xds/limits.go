@@ -3,11 +3,11 @@ package xds
 import (
 	"context"
 	"fmt"
-	"maps"
 	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -26,6 +26,8 @@ const (
 	// manyVisits is how often a node may connect within lately without being told of. An Envoy without ADS has five streams, and
 	// begins each anew after a failure at longer and longer intervals.
 	manyVisits = 30
+	// sweepPause is the least time between two looks for connections that have been closed, when there are as many as may be.
+	sweepPause = 100 * time.Millisecond
 	// lately is for how long after it happened the last time a node's conduct is a problem, and how long it may leave a response unanswered.
 	lately = time.Minute
 )
@@ -38,7 +40,9 @@ type limits struct {
 	refused atomic.Uint64 // streams and connections
 
 	mu                      sync.Mutex
-	connections             map[*connection]struct{}
+	connections             []net.Conn         // some may have been closed
+	sweep                   int                // at this number those are looked for
+	swept                   time.Time          // when they were
 	refusedAt, refusedSince time.Time          // the last time, and the first of those that are no more than lately apart
 	visits                  map[string]*visits // by node id
 }
@@ -101,51 +105,46 @@ type limitedListener struct {
 func (l limitedListener) Accept() (net.Conn, error) {
 	for {
 		c, err := l.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		if k := (&connection{c, l.limits}); l.limits.connect(k) {
-			return k, nil
+		if err != nil || l.limits.connect(c, time.Now()) {
+			return c, err
 		}
 		l.limits.refuse()
 		_ = c.Close() // nobody waits for how it ends
 	}
 }
 
-// connection is one that counts until it is closed.
-type connection struct {
-	net.Conn
-	limits *limits
-}
-
-func (l *limits) connect(c *connection) bool {
+// connect counts a connection until it is closed, and tells whether it is not too many. It is not wrapped, since gRPC reads from one of TCP
+// without keeping a buffer for it: which have been closed is seen when there are many.
+func (l *limits) connect(c net.Conn, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if n := len(l.connections); n >= l.sweep && (n < l.most || now.Sub(l.swept) > sweepPause) {
+		l.connections = slices.DeleteFunc(l.connections, closed)
+		l.sweep, l.swept = min(l.most, 2*len(l.connections)+64), now
+	}
 	if len(l.connections) >= l.most {
 		return false
 	}
-	if l.connections == nil {
-		l.connections = map[*connection]struct{}{}
-	}
-	l.connections[c] = struct{}{}
+	l.connections = append(l.connections, c)
 	return true
 }
 
-// Close ends the connection.
-func (c *connection) Close() error {
-	c.limits.mu.Lock()
-	delete(c.limits.connections, c)
-	c.limits.mu.Unlock()
-	return c.Conn.Close()
+// closed tells whether a connection has been closed at this end. Of one that is not the system's it cannot be told.
+func closed(c net.Conn) bool {
+	s, ok := c.(syscall.Conn)
+	if !ok {
+		return false
+	}
+	raw, err := s.SyscallConn()
+	return err != nil || raw.Control(func(uintptr) {}) != nil
 }
 
 // disconnect closes all connections. gRPC does not close those that have not said yet who they are, and waits for them.
 func (l *limits) disconnect() {
 	l.mu.Lock()
-	all := slices.Collect(maps.Keys(l.connections))
-	l.mu.Unlock()
-	for _, c := range all {
-		_ = c.Close() // nobody waits for how it ends
+	defer l.mu.Unlock()
+	for _, c := range l.connections {
+		_ = c.Close() // most have been
 	}
 }
 

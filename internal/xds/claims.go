@@ -17,6 +17,7 @@ type claims struct {
 	same   []bool               // by place: the client has just that
 	all    bool                 // it has just that everywhere
 	other  names                // it has another version, or what is not there
+	unsure names                // void, so that it may have any version
 	some   bool                 // it has anything at all that it wants
 }
 
@@ -36,7 +37,7 @@ func (c *claims) compare(t envoy.Type, e *edition, want *subscription) {
 		c.all, c.some = true, slices.ContainsFunc(list, func(r *envoy.Resource) bool { return want.has(r.Name) })
 		return
 	}
-	c.places, c.same, c.other, c.some = e.places(t), make([]bool, len(list)), nil, false
+	c.places, c.same, c.other, c.unsure, c.some = e.places(t), make([]bool, len(list)), nil, nil, false
 	for value := range c.request.values(initialField) {
 		name, version, err := entry(value)
 		if err != nil {
@@ -45,6 +46,7 @@ func (c *claims) compare(t envoy.Type, e *edition, want *subscription) {
 		place, there := c.places[envoy.Name(name)]
 		same := there && list[place].Version == string(version)
 		if len(c.void) > 0 && c.void.has(envoy.Name(name)) {
+			c.unsure.add(envoy.Name(name))
 			continue
 		}
 		if there { // the last of several claims of one name counts

@@ -212,7 +212,7 @@ func (k *track) holding(t envoy.Type, n envoy.Name) holding {
 		}
 	case k.held[n] != nil:
 		h.standing, h.refused = isRefused, k.held[n]
-		if last := h.refused.last; last != nil {
+		if last := h.refused.kept(); last != nil && last.Version != h.refused.rejected.Version { // else it has just asked for it
 			h.resource = last
 		}
 	case k.unheard.has(n):
@@ -227,14 +227,6 @@ func (k *track) holding(t envoy.Type, n envoy.Name) holding {
 		h.standing = isAbsent
 	}
 	return h
-}
-
-// resource is the new version of a resource in a response.
-func (f *flight) resource(n envoy.Name) *envoy.Resource {
-	if i, ok := slices.BinarySearchFunc(f.resources, n, func(r *envoy.Resource, n envoy.Name) int { return r.Name.Compare(n) }); ok {
-		return f.resources[i]
-	}
-	return nil
 }
 
 // config says it in the words of CSDS, bare without the resources themselves.

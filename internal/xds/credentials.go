@@ -2,6 +2,7 @@ package xds
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
@@ -39,10 +40,10 @@ type Credentials struct {
 	files CertificateFiles
 
 	mu     sync.Mutex
-	looks  string        // what the files looked like when they were read last
-	good   *certificates // nil: plain text
-	bad    *fileError    // why what is in the files now is not used
-	since  time.Time     // when that was first so
+	looks  [sha256.Size]byte // what the files looked like when they were read last
+	good   *certificates     // nil: plain text
+	bad    *fileError        // why what is in the files now is not used
+	since  time.Time         // when that was first so
 	told   []mesh.Problem
 	turned map[turned]*tally
 }
@@ -126,15 +127,15 @@ func (f CertificateFiles) read() (*certificates, error) {
 	return &certificates{credentials.NewTLS(config), terms}, nil
 }
 
-// looks tells of the files whether they are other ones than before.
-func (f CertificateFiles) looks() string {
-	var b strings.Builder
+// looks tells of the files whether they are other ones than before. Times would not tell of two changes within some milliseconds.
+func (f CertificateFiles) looks() [sha256.Size]byte {
+	h := sha256.New()
 	for _, name := range []string{f.Cert, f.Key, f.ClientCA} {
-		if info, err := os.Stat(name); err == nil {
-			fmt.Fprintln(&b, name, info.Size(), info.ModTime().UnixNano())
-		}
+		data, err := os.ReadFile(name) // the error is that of the one that reads it to use it
+		fmt.Fprintln(h, len(data), err == nil)
+		h.Write(data)
 	}
-	return b.String()
+	return [sha256.Size]byte(h.Sum(nil))
 }
 
 func readFile(name string) ([]byte, error) {

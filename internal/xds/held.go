@@ -1,6 +1,7 @@
 package xds
 
 import (
+	"cmp"
 	"math/bits"
 	"slices"
 	"strings"
@@ -16,6 +17,9 @@ type hold struct {
 	// last is what the client has instead: the last version that it accepted; nil if it has none, or if only it knows.
 	last *envoy.Resource
 	has  bool // it has, or may have, an earlier version
+	// took is what it has instead of last, if it takes the rest of a response in which it names what it rejects, as Envoys and
+	// gRPC clients do.
+	took *envoy.Resource
 	// maybe is what it may have instead of that: versions of a response that it rejected for another one, whose rest it may
 	// have taken.
 	maybe []*envoy.Resource
@@ -30,14 +34,25 @@ type hold struct {
 // world left the resource out. So lists have it, in the version that was rejected: Envoy and gRPC clients take all others
 // of a list that they reject.
 func (h *hold) fixed(s *session, t envoy.Type) bool {
-	return s.protocol == SotW && order[t].full && h.has && h.last == nil
+	return s.protocol == SotW && order[t].full && h.has && h.kept() == nil
 }
+
+// kept is what the client has, as far as is known.
+func (h *hold) kept() *envoy.Resource { return cmp.Or(h.took, h.last) }
 
 // maybes is how many versions a hold remembers that the client may have; with more it may be any.
 const maybes = 8
 
 // some tells whether the client has, or may have, any version.
 func (h *hold) some() bool { return h.has || len(h.maybe) > 0 }
+
+// stays tells whether what the client has can stay for a while after it is gone: a list must not have what it may reject.
+func (h *hold) stays(p Protocol) bool {
+	if p == SotW {
+		return h.has || h.took != nil
+	}
+	return h.some()
+}
 
 // leadsTo tells whether what the client may have was made of one of these services.
 func (h *hold) leadsTo(services []mesh.Key) bool {
@@ -123,11 +138,10 @@ func (s *session) accept(t envoy.Type, f *flight) {
 			delete(k.held, r.Name)
 		}
 	}
-	if len(k.anew) > 0 {
-		for _, r := range f.resources {
-			delete(k.anew, r.Name)
-		}
+	for _, r := range f.resources {
+		delete(k.forced, r.Name)
 	}
+	k.anew.got(f.resources)
 	k.unheard = nil
 }
 
@@ -136,6 +150,7 @@ func (s *session) accept(t envoy.Type, f *flight) {
 func (s *session) reject(t envoy.Type, f *flight, message string, now time.Time) (fault []*envoy.Resource) {
 	k := &s.tracks[t]
 	fault = blame(f.resources, message)
+	named := len(fault) > 0
 	if len(f.resources) == 1 {
 		fault = f.resources
 	}
@@ -144,25 +159,28 @@ func (s *session) reject(t envoy.Type, f *flight, message string, now time.Time)
 		h := k.held[r.Name]
 		if h == nil {
 			h = &hold{since: now}
-			if h.last, h.has = f.before(t, r.Name); h.last == r { // it has asked for it just now
-				h.last, h.has = nil, false
+			if !k.anew.has(r.Name) { // else it has dropped it since
+				h.last, h.has = f.before(t, r.Name)
 			}
 			if k.held == nil {
 				k.held = map[envoy.Name]*hold{}
 			}
 			k.held[r.Name] = h
 		}
-		_, h.fault = slices.BinarySearchFunc(fault, r.Name, func(r *envoy.Resource, n envoy.Name) int { return r.Name.Compare(n) })
+		h.fault = find(fault, r.Name) != nil
 		h.rejected, h.message = r, message
+		if !h.fault && named {
+			h.took = r
+		}
 		if !h.fault && len(h.maybe) <= maybes && !slices.Contains(h.maybe, r) {
 			h.maybe = append(h.maybe, r)
 		}
 		if !h.fault && !h.fixed(s, t) {
 			rest = append(rest, r)
 		}
-		if k.anew.has(r.Name) {
-			delete(k.anew, r.Name)
-			if h.last != nil {
+		if k.forced.has(r.Name) {
+			delete(k.forced, r.Name)
+			if h.last != nil && h.took == nil {
 				k.kept = append(k.kept, h.last)
 			}
 		}

@@ -442,7 +442,11 @@ func TestRule17EndpointsThatAreRejectedAreToldAgainAsTheyWere(t *testing.T) {
 		c.publish()
 		c.answer(c.next()) // the clusters
 		c.answer(c.expect(eds, "a", "b", "c"))
-		again := c.expect(eds, "a", "b")
+		told := []envoy.Name{"a", "b"}
+		if c.names { // what it does not name it took, as Envoys and gRPC clients do
+			told = told[1:]
+		}
+		again := c.expect(eds, told...)
 		for _, n := range again.Resources {
 			if again.versions[n] != newResource(eds, string(n), "1").Version {
 				t.Errorf("%s is told again in version %s, want that which was accepted", n, again.versions[n])
@@ -474,4 +478,144 @@ func TestRule17EndpointsThatAreRejectedAreToldAgainAsTheyWere(t *testing.T) {
 			t.Errorf("delivery %+v, want nothing held back", row)
 		}
 	})
+}
+
+// What crosses a list is seen by the client in another order: it drops a name, wants it again, and then gets the list that has it.
+func TestRule10AListInFlightGivesBackWhatWasDropped(t *testing.T) {
+	for _, leaving := range []string{"doomed when it was sent", "doomed since"} {
+		t.Run(leaving, func(t *testing.T) {
+			c := newClient(t, SotW)
+			for _, n := range []envoy.Name{"a", "b"} {
+				c.set(cds, string(n), "1")
+			}
+			c.publish()
+			c.subscribe(cds, "a", "b")
+			c.take(cds, "a", "b")
+			c.set(cds, "b", "2")
+			if leaving == "doomed when it was sent" {
+				c.remove(cds, "a")
+			}
+			c.publish()
+			g := c.expect(cds, "a", "b")
+			c.unsubscribe(cds, "a")
+			c.remove(cds, "a")
+			c.publish()
+			c.quiet()
+			c.subscribe(cds, "a")
+			c.ack(g)
+			c.quiet() // it has it, and may have something that leads to it
+			c.now = c.now.Add(grace)
+			c.take(cds, "b")
+			c.has(cds, "b")
+			c.quiet()
+		})
+	}
+}
+
+// lastOf fails unless the client is thought to keep this content of what it rejects, and does.
+func (c *client) lastOf(t envoy.Type, n envoy.Name, content string) {
+	c.t.Helper()
+	c.keepsContent(t, n, content)
+	want := ""
+	if content != "" {
+		want = newResource(t, string(n), content).Version
+	}
+	for _, row := range c.session.deliveries() {
+		if row.Type == t && len(row.Held) == 1 && row.Held[0].Name == n && row.Held[0].Last == want {
+			return
+		}
+	}
+	c.t.Fatalf("deliveries %+v, want %s %q held back, and %q kept", c.session.deliveries(), t, n, want)
+}
+
+func TestRule11AClientHasNothingOfANameThatIsNew(t *testing.T) {
+	both(t, func(t *testing.T, c *client) {
+		c.names, c.lenient = true, true
+		c.rejectsContent("bad")
+		for typ := range envoy.Types {
+			c.set(typ, "a", "1")
+			c.set(typ, "b", "1")
+			c.set(typ, "c", "1")
+			c.publish()
+			c.subscribe(typ, "a")
+			c.settle(1)
+			c.set(typ, "b", "bad")
+			c.publish()
+			c.subscribe(typ, "b") // there was another version of it, which the client was never sent
+			c.settle(2)
+			c.lastOf(typ, "b", "")
+			c.remove(typ, "b") // and so it need not wait
+			c.publish()
+			c.settle(1)
+
+			c.set(typ, "c", "2")
+			c.publish()
+			c.subscribe(typ, "c")
+			c.settle(1)
+			c.unsubscribe(typ, "c")
+			c.set(typ, "c", "bad")
+			c.publish()
+			c.quiet()
+			c.subscribe(typ, "c")
+			c.settle(2)
+			c.lastOf(typ, "c", "")
+		}
+	})
+}
+
+func TestRule11AWildcardThatIsNarrowedOrWidenedKeepsWhatItHas(t *testing.T) {
+	both(t, func(t *testing.T, c *client) {
+		c.names, c.lenient = true, true
+		c.rejectsContent("bad")
+		for typ := range envoy.Types {
+			c.set(typ, "a", "1")
+			c.set(typ, "b", "1")
+			c.publish()
+			c.all(typ)
+			c.settle(1)
+			c.set(typ, "a", "bad")
+			c.subscribe(typ, "a", "b")
+			c.publish()
+			c.settle(4)
+			c.lastOf(typ, "a", "1")
+		}
+	})
+	both(t, func(t *testing.T, c *client) {
+		c.names, c.lenient = true, true
+		c.rejectsContent("bad")
+		for typ := range envoy.Types {
+			c.set(typ, "a", "1")
+			c.set(typ, "b", "1")
+			c.publish()
+			c.subscribe(typ, "a")
+			c.settle(1)
+			c.set(typ, "a", "bad")
+			c.subscribe(typ, "*")
+			c.publish()
+			c.settle(4)
+			c.lastOf(typ, "a", "1")
+			c.keepsContent(typ, "b", "1")
+		}
+	})
+}
+
+// A name that was dropped and asked for again while a response was on its way, which the client then rejects.
+func TestRule11WhatWasDroppedIsNotKept(t *testing.T) {
+	c := newClient(t, Delta)
+	c.names, c.lenient = true, true
+	c.rejectsContent("bad")
+	for typ := range envoy.Types {
+		c.set(typ, "a", "1")
+		c.publish()
+		c.subscribe(typ, "a")
+		c.settle(1)
+		c.set(typ, "a", "bad")
+		c.publish()
+		g := c.expect(typ, "a")
+		c.unsubscribe(typ, "a")
+		c.subscribe(typ, "a")
+		c.answer(g)
+		c.settle(2)
+		c.lastOf(typ, "a", "")
+	}
 }

@@ -25,7 +25,8 @@ func TestAClientEndsWithTheSnapshot(t *testing.T) {
 				bad := map[string]bool{} // versions
 				c.rejects = func(_ envoy.Type, _ envoy.Name, version string) bool { return bad[version] }
 				refused := map[envoy.Type]bool{} // a response of the type was rejected for no reason
-				var had, lost [envoy.Types]names // what the client had ever, and what it may have lost for another reason
+				// What the client had ever and has not dropped since, and what it may have lost for another reason.
+				var had, lost [envoy.Types]names
 
 				anyType := rapid.Custom(func(t *rapid.T) envoy.Type { return envoy.Type(rapid.IntRange(0, 3).Draw(t, "type")) })
 				anyName := rapid.SampledFrom([]string{"a", "b", "c", "d", "e"})
@@ -38,6 +39,16 @@ func TestAClientEndsWithTheSnapshot(t *testing.T) {
 					}
 				}
 
+				// drops is for what may have the client drop something itself.
+				drops := func(typ envoy.Type, do func()) {
+					old := maps.Clone(c.types[typ].held)
+					do()
+					for n := range old {
+						if c.types[typ].held[n] == "" {
+							delete(had[typ], n)
+						}
+					}
+				}
 				receive := func(mayRefuse bool) {
 					if len(c.inbox) == 0 {
 						return
@@ -49,9 +60,12 @@ func TestAClientEndsWithTheSnapshot(t *testing.T) {
 						c.nack(g, "no")
 						return
 					}
+					rejected := slices.ContainsFunc(g.Resources, func(n envoy.Name) bool { return bad[g.versions[n]] })
 					c.answer(g)
 					for n := range c.types[g.Type].held {
-						had[g.Type].add(n)
+						if c.names || !rejected { // else nobody can tell what it took of the rest
+							had[g.Type].add(n)
+						}
 					}
 				}
 				answer := func() {
@@ -106,18 +120,28 @@ func TestAClientEndsWithTheSnapshot(t *testing.T) {
 							c.all(typ)
 							return
 						}
-						c.subscribe(typ, rapid.SliceOfNDistinct(wanted, 1, 3, rapid.ID).Draw(t, "names")...)
-						if p == SotW { // naming something may end a wildcard
-							lost[typ] = everyName()
-						}
+						drops(typ, func() { // in the state of the world naming something may end a wildcard
+							c.subscribe(typ, rapid.SliceOfNDistinct(wanted, 1, 3, rapid.ID).Draw(t, "names")...)
+						})
 					},
 					"unsubscribe": func(t *rapid.T) {
 						typ := anyType.Draw(t, "type")
 						if !c.types[typ].asked || c.types[typ].legacy && p == SotW {
 							return // there it cannot be said
 						}
-						c.unsubscribe(typ, rapid.SliceOfNDistinct(wanted, 1, 3, rapid.ID).Draw(t, "names")...)
-						lost[typ] = everyName()
+						drops(typ, func() { c.unsubscribe(typ, rapid.SliceOfNDistinct(wanted, 1, 3, rapid.ID).Draw(t, "names")...) })
+					},
+					"drop, and ask again": func(t *rapid.T) { // at once, so that both cross what is on its way
+						typ := anyType.Draw(t, "type")
+						if !c.types[typ].asked || c.types[typ].legacy {
+							return
+						}
+						names := rapid.SliceOfNDistinct(wanted, 1, 3, rapid.ID).Draw(t, "names")
+						drops(typ, func() { c.unsubscribe(typ, names...) })
+						if rapid.Bool().Draw(t, "now") {
+							receive(false)
+						}
+						drops(typ, func() { c.subscribe(typ, names...) })
 					},
 					"server takes a request": func(*rapid.T) { take() },
 					"server answers":         func(*rapid.T) { answer() },
@@ -126,9 +150,10 @@ func TestAClientEndsWithTheSnapshot(t *testing.T) {
 					"reconnect": func(t *rapid.T) {
 						c.reconnect()
 						for i := range c.types {
-							// What others than Envoys and gRPC clients may lose, they lose by starting anew.
-							if p == SotW && order[i].full && (!c.names || !c.lenient || c.types[i].version == "") {
-								c.types[i].held, c.types[i].version, lost[i] = map[envoy.Name]string{}, "", everyName()
+							// What others than Envoys and gRPC clients may lose, they lose by starting anew; and what was taken of a
+							// response that was rejected has no version by which it could be told of.
+							if p == SotW && (c.types[i].version == "" || order[i].full && (!c.names || !c.lenient)) {
+								c.types[i].held, c.types[i].version, had[i] = map[envoy.Name]string{}, "", nil
 							}
 						}
 						for _, i := range rapid.Permutation([]int{0, 1, 2, 3}).Draw(t, "order") {
@@ -156,6 +181,11 @@ func TestAClientEndsWithTheSnapshot(t *testing.T) {
 				c.publish()
 				rest()
 				for typ := range envoy.Types {
+					for n, h := range c.session.tracks[typ].held {
+						if held := c.types[typ].held[n]; !h.may(held) {
+							t.Fatalf("the client has %s %q in version %q, and what it rejects is held back at %q", typ, n, held, h.status().Last)
+						}
+					}
 					want := map[envoy.Name]string{}
 					for n, r := range c.resources[typ].All() {
 						held := c.types[typ].held[n]
@@ -190,6 +220,19 @@ func TestAClientEndsWithTheSnapshot(t *testing.T) {
 // lead to them.
 func (c *client) keeps(t envoy.Type) bool {
 	return slices.ContainsFunc(order[t].before, func(p envoy.Type) bool { return c.session.tracks[p].lags() })
+}
+
+// may tells whether the client may have a version of what it rejects, "" for none.
+func (h *hold) may(version string) bool {
+	is := func(r *envoy.Resource) bool { return r.Version == version }
+	switch {
+	case len(h.maybe) > 0 && (len(h.maybe) > maybes || slices.ContainsFunc(h.maybe, is)), h.has && h.last == nil:
+		return true
+	case h.last != nil:
+		return is(h.last)
+	default:
+		return version == ""
+	}
 }
 
 func everyName() names { return names{"a": {}, "b": {}, "c": {}, "d": {}, "e": {}} }

@@ -56,7 +56,7 @@ func (r *refusal) add(node string, h *hold) {
 	if !slices.Contains(r.nodes, node) {
 		r.nodes = append(r.nodes, node)
 	}
-	if h.has {
+	if h.has || h.took != nil {
 		r.old++
 	}
 	if h.since.Before(r.since) {

@@ -1,6 +1,7 @@
 package xds
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -96,14 +97,25 @@ func (s *session) request(t envoy.Type, r *request, now time.Time) verdict {
 	if s.protocol == SotW && k.nonce != "" && r.nonce != k.nonce {
 		// Stale: the answer to the last response carries all names as well (rule 10). But what this one does not name,
 		// the client has dropped, though the answer may name it again.
-		k.want.retain(r, s.rosters)
+		if k.want.retain(r, s.rosters) {
+			k.owesNames = true // they are asked for by name now
+		}
 		k.summed = nil
-		k.forget()
 		k.missed = k.flight != nil
+		if !k.missed || !order[t].full { // else the list on its way has what it may want again
+			k.forget()
+		}
 		return verdict{}
 	}
 	k.missed = false
 	waited := k.flight != nil
+	var came []*envoy.Resource // state of the world: with what this answers, so that the client may have it though it dropped it before
+	if waited && s.protocol == SotW {
+		came = k.flight.resources
+		if order[t].full {
+			came = k.flight.list
+		}
+	}
 	v := s.answered(t, r, now)
 	var o outcome
 	if s.protocol == SotW {
@@ -137,6 +149,7 @@ func (s *session) request(t envoy.Type, r *request, now time.Time) verdict {
 			}
 		}
 	}
+	k.renew(t, o, came)
 	k.owe(o)
 	k.forget()
 	if o.widened {
@@ -306,16 +319,13 @@ func (s *session) due(t envoy.Type, newest *edition, now time.Time) *response {
 		return nil
 	}
 	resources, removed := g.result()
-	f := &flight{resources: resources, removed: removed, from: k.sent, returned: g.returned}
-	if s.protocol == SotW && order[t].full {
-		f.fresh = k.owing()
-		f.cameWith = k.sent == nil && k.version != ""
-		if k.owesAll {
-			f.from = nil
-		}
-	}
+	f := &flight{resources: resources, removed: removed, from: k.sent, anew: k.anew, returned: g.returned}
+	f.cameWith = s.protocol == SotW && k.sent == nil && k.version != ""
 	if k.claims != nil {
 		f.came = k.claims.other
+		for n := range k.claims.unsure {
+			f.came.add(n)
+		}
 	}
 	c := g.shared
 	if c == nil {
@@ -358,6 +368,7 @@ func (s *session) respond(t envoy.Type, e *edition, f *flight, c *content, now t
 		r.removed = nil
 		if order[t].full {
 			r.content = s.whole(k, t, e, f)
+			f.list = r.content.resources
 		}
 		part = part || !k.want.wildcard && !s.led(t) || len(k.doomed) > 0
 	}
@@ -440,7 +451,7 @@ func (s *session) whole(k *track, t envoy.Type, e *edition, f *flight) *content 
 	var list []*envoy.Resource
 	add := func(r *envoy.Resource) {
 		if h := k.held[r.Name]; h != nil && !h.fixed(s, t) && !f.has(r.Name) {
-			r = h.last
+			r = h.kept()
 		}
 		if r != nil {
 			list = append(list, r)
@@ -473,7 +484,7 @@ func (s *session) force(t envoy.Type, others []*envoy.Resource, e *edition) {
 	for _, o := range others {
 		if _, ok := e.Resources[t].Get(o.Name); ok && k.want.has(o.Name) {
 			k.mustSend(o.Name)
-			k.anew.add(o.Name)
+			k.forced.add(o.Name)
 			if k.claims != nil {
 				k.claims.void.add(o.Name)
 			}
@@ -603,15 +614,12 @@ func (g *gathering) lose(n envoy.Name, old *envoy.Resource) {
 	k := g.track
 	h := k.held[n]
 	delete(k.held, n)
-	if len(order[g.t].before) == 0 || h != nil && !h.some() || g.session.protocol == SotW && !order[g.t].full {
+	if len(order[g.t].before) == 0 || h != nil && !h.stays(g.session.protocol) || g.session.protocol == SotW && !order[g.t].full {
 		g.drop(n)
 		return
 	}
 	if h != nil {
-		old = h.last
-		if old == nil {
-			old = h.rejected
-		}
+		old = cmp.Or(h.kept(), h.rejected)
 	}
 	if k.doomed == nil {
 		k.doomed = map[envoy.Name]*doom{}

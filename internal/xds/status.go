@@ -243,8 +243,8 @@ func (s *session) heldBack(t envoy.Type) (out []*hold) {
 
 func (h *hold) status() Held {
 	row := Held{Name: h.rejected.Name, Rejected: h.rejected.Version, Message: h.message, Since: h.since}
-	if h.last != nil {
-		row.Last = h.last.Version
+	if r := h.kept(); r != nil {
+		row.Last = r.Version
 	}
 	return row
 }

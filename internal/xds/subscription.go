@@ -22,6 +22,10 @@ type outcome struct {
 	widened bool         // it is a wildcard now and was not
 	all     bool         // all names must be answered; there were none before
 	asked   []envoy.Name // what else must be answered (rules 4 and 6)
+
+	wild  bool         // it was a wildcard before
+	old   named        // what it named before, or names still
+	fresh []envoy.Name // what it wants and did not, unless that is all
 }
 
 // replace takes the names of a state-of-the-world request, which replace those before (rule 3).
@@ -48,15 +52,21 @@ func (s *subscription) replace(r *request, all *rosters) (o outcome) {
 		}
 	}
 	s.digest = r.digest
-	o.widened = s.wildcard && !was
+	o.wild, o.old, o.widened = was, old, s.wildcard && !was
+	if !was {
+		o.fresh = o.asked
+	}
 	o.same = s.wildcard == was && !o.all && len(o.asked) == 0 && s.names.len() == old.len()
 	return o
 }
 
-// retain drops what a state-of-the-world request does not name, and adds nothing.
-func (s *subscription) retain(r *request, all *rosters) {
+// retain drops what a state-of-the-world request does not name, and adds nothing. It tells whether that ended a wildcard.
+func (s *subscription) retain(r *request, all *rosters) (narrowed bool) {
 	set, wildcard := all.named(r)
-	if !s.names.exact() || s.names.roster != set {
+	narrowed = s.wildcard && !wildcard && (r.subscribes || s.spoke)
+	if narrowed {
+		s.names = named{roster: set} // it wanted these, like all
+	} else if !s.names.exact() || s.names.roster != set {
 		var gone []envoy.Name
 		for n := range s.names.all() {
 			if !set.has(n) {
@@ -68,9 +78,10 @@ func (s *subscription) retain(r *request, all *rosters) {
 		}
 		s.names.settle(all)
 	}
-	s.wildcard = s.wildcard && (wildcard || !r.subscribes && !s.spoke)
+	s.wildcard = s.wildcard && !narrowed
 	s.spoke = s.spoke || r.subscribes
 	s.digest = 0
+	return narrowed
 }
 
 // update takes a delta request. first says that it is the stream's first of the type: one that names nothing is a
@@ -86,6 +97,9 @@ func (s *subscription) update(r *request, first bool, all *rosters) (o outcome) 
 			if n == everything {
 				s.wildcard = true
 				continue
+			}
+			if !was && !s.names.has(n) {
+				o.fresh = append(o.fresh, n)
 			}
 			s.names.add(n)
 			o.asked = append(o.asked, n)
@@ -104,6 +118,6 @@ func (s *subscription) update(r *request, first bool, all *rosters) (o outcome) 
 		}
 	}
 	s.names.settle(all)
-	o.widened = s.wildcard && !was
+	o.wild, o.old, o.widened = was, s.names, s.wildcard && !was
 	return o
 }

@@ -30,12 +30,13 @@ type track struct {
 	owesNames bool                 // all that it wants is owed, and it is no wildcard
 	owesAll   bool                 // all is owed, and it is a wildcard
 	missed    bool                 // state of the world: a stale request may have asked for more; the answer will tell
+	anew      anew                 // of what is owed, that of which the client has nothing
 	doomed    map[envoy.Name]*doom // the client has them still; they go when nothing refers to them any more
 
 	held    map[envoy.Name]*hold // what the client rejects, or may reject, alone (rule 11)
 	apart   [][]*envoy.Resource  // groups of held ones that are each sent alone, the next one last
 	spent   int                  // responses of such groups since something else was sent
-	anew    names                // sent again since what forces them was; not accepted since then
+	forced  names                // sent again since their cluster was; not accepted since then
 	kept    []*envoy.Resource    // what it keeps instead of those that it rejects; to be told again at once
 	unheard names                // removals in a response that was rejected; told again with the next one
 	retell  bool                 // that is due even if there is nothing else to say
@@ -59,13 +60,37 @@ type flight struct {
 	resources []*envoy.Resource // what was new in it
 	removed   []envoy.Name
 
-	// What the client had before: what it wants of an edition, but for what it asked for just now; of what was doomed, that;
+	// What the client had before: what it wants of an edition, but for what it did not want then; of what was doomed, that;
 	// and at first what it came with.
 	from     *edition
-	fresh    names
+	anew     anew
 	returned map[envoy.Name]*doom
 	came     names // may have more than the response
 	cameWith bool  // state of the world: it came with something, and may have any of it
+
+	list []*envoy.Resource // state of the world, of a full type: all that was in it
+}
+
+// anew is what a client asks for that it did not want before, so that it has nothing of it, though what it was sent last has.
+type anew struct {
+	names names
+	all   bool // it has become a wildcard: all but what is kept
+	kept  names
+}
+
+func (a *anew) has(n envoy.Name) bool { return a.names.has(n) || a.all && !a.kept.has(n) }
+
+// got notes that the client has something of these.
+func (a *anew) got(list []*envoy.Resource) {
+	if len(a.names) == 0 && !a.all {
+		return
+	}
+	for _, r := range list {
+		delete(a.names, r.Name)
+		if a.all {
+			a.kept.add(r.Name)
+		}
+	}
 }
 
 // before is the version that the client had of a name; nil if none, or if only the client knows.
@@ -75,7 +100,7 @@ func (f *flight) before(t envoy.Type, n envoy.Name) (r *envoy.Resource, has bool
 		return d.resource, true
 	case f.cameWith || f.came.has(n):
 		return nil, true
-	case f.from == nil || f.fresh.has(n):
+	case f.from == nil || f.anew.has(n):
 		return nil, false
 	}
 	return f.from.Resources[t].Get(n)
@@ -86,8 +111,18 @@ func (f *flight) has(n envoy.Name) bool {
 	if f == nil {
 		return false
 	}
-	_, found := slices.BinarySearchFunc(f.resources, n, func(r *envoy.Resource, n envoy.Name) int { return r.Name.Compare(n) })
-	return found || slices.Contains(f.removed, n)
+	return f.resource(n) != nil || slices.Contains(f.removed, n)
+}
+
+// resource is the new version of a resource in the response.
+func (f *flight) resource(n envoy.Name) *envoy.Resource { return find(f.resources, n) }
+
+// find looks in a list in order of name.
+func find(list []*envoy.Resource, n envoy.Name) *envoy.Resource {
+	if i, ok := slices.BinarySearchFunc(list, n, func(r *envoy.Resource, n envoy.Name) int { return r.Name.Compare(n) }); ok {
+		return list[i]
+	}
+	return nil
 }
 
 // marks is what the delivery row shows beyond the state.
@@ -100,7 +135,7 @@ type marks struct {
 
 // meets tells whether a step changes something that the client wants, or may have wanted when it gets what is in flight.
 func (k *track) meets(st *step) bool {
-	if k.want.wildcard {
+	if k.want.wildcard || k.missed { // what a request dropped that crosses a list, the answer may name again
 		return len(st.changes) > 0
 	}
 	return slices.ContainsFunc(st.changes, func(c change) bool { return k.want.names.has(c.Key) || k.flight.has(c.Key) })
@@ -180,6 +215,40 @@ func (s *session) answered(t envoy.Type, r *request, now time.Time) (v verdict) 
 	return v
 }
 
+// renew notes what a request asks for of which the client has nothing, unless it just came.
+func (k *track) renew(t envoy.Type, o outcome, came []*envoy.Resource) {
+	if k.sent == nil {
+		return
+	}
+	add := func(n envoy.Name) {
+		listed := find(came, n) != nil
+		if !listed {
+			k.anew.names.add(n)
+		}
+		if h := k.held[n]; h != nil && !(listed && order[t].full) { // a list has what was there before
+			h.last, h.took, h.has = nil, nil, false
+		}
+	}
+	if o.all && !o.wild {
+		for n := range k.want.names.all() {
+			add(n)
+		}
+	}
+	for _, n := range o.fresh {
+		add(n)
+	}
+	if !o.widened || k.anew.all {
+		return
+	}
+	k.anew.all, k.anew.kept = true, nil
+	for n := range o.old.all() {
+		if !k.anew.names.has(n) {
+			k.anew.kept.add(n)
+		}
+	}
+	k.anew.got(came)
+}
+
 // owe makes the next response hold what is there of the names that a request asks for.
 func (k *track) owe(o outcome) {
 	k.owesNames = k.owesNames || o.all
@@ -222,7 +291,7 @@ func (k *track) clear() {
 	if k.claims != nil && k.claims.request.release != nil {
 		k.claims.request.release()
 	}
-	k.answer, k.claims, k.owed, k.owesNames, k.owesAll = false, nil, nil, false, false
+	k.answer, k.claims, k.owed, k.owesNames, k.owesAll, k.anew = false, nil, nil, false, false, anew{}
 }
 
 // answeredUpTo is the edition up to which the client has been given what it asked for, and has answered.
@@ -245,7 +314,7 @@ func (k *track) forget() {
 	unwanted := func(n envoy.Name) bool { return !k.want.has(n) }
 	maps.DeleteFunc(k.doomed, func(n envoy.Name, _ *doom) bool { return unwanted(n) })
 	maps.DeleteFunc(k.held, func(n envoy.Name, _ *hold) bool { return unwanted(n) })
-	for _, set := range []names{k.owed, k.anew, k.unheard} {
+	for _, set := range []names{k.owed, k.forced, k.unheard} {
 		maps.DeleteFunc(set, func(n envoy.Name, _ struct{}) bool { return unwanted(n) })
 	}
 }

@@ -75,9 +75,18 @@ func (f *fleet) generation() uint64 {
 	return 1
 }
 
-func (f *fleet) connect(id string) *member {
+func (f *fleet) connect(id string) *member { return f.connectWith(id, "") }
+
+// connectWith connects a node that rejects a version.
+func (f *fleet) connectWith(id, rejects string) *member {
 	f.t.Helper()
-	m := &member{stream: &stream{server: f.Server, protocol: Delta, only: allTypes, wake: make(chan struct{}, 1), session: session{protocol: Delta}}}
+	m := &member{
+		stream: &stream{
+			server: f.Server, protocol: Delta, only: allTypes, wake: make(chan struct{}, 1),
+			session: session{protocol: Delta, retry: f.options.RetryRejected},
+		},
+		rejects: rejects,
+	}
 	for t := range m.held {
 		m.held[t] = map[envoy.Name]string{}
 	}
@@ -274,6 +283,32 @@ func TestALostCanaryStopsARollOut(t *testing.T) {
 		if st := f.Canary(); st.Trying != 0 {
 			t.Errorf("status %+v", st)
 		}
+	})
+}
+
+// What a node has rejected before a change was tried on it is tried again meanwhile, and says nothing of the change.
+func TestAnOldRejectionDoesNotStopARollOut(t *testing.T) {
+	canaries(t, 20, func(f *fleet) {
+		f.set(cds, "b", "1")
+		f.publish()
+		first := f.having(cds, "b", "1")
+		f.wait(canaryTime)
+		f.nodes[first[0]].leave(errors.New("lost"))
+		m := f.connectWith(first[0], newResource(lds, "a", "1").Version)
+		f.wait(retry / 2)
+		f.set(cds, "b", "2")
+		f.publish()
+		f.only(first, cds, "b", "2")
+		tried := f.Stats().Types[lds].Rejections
+		f.wait(retry / 2)
+		if f.Stats().Types[lds].Rejections != tried+1 || m.held[lds]["a"] != "" {
+			t.Fatal("the listener was not tried again")
+		}
+		if st := f.Canary(); st.StoppedFor != "" {
+			t.Fatalf("status %+v, want it going on", st)
+		}
+		f.wait(canaryTime)
+		f.everyone(cds, "b", "2")
 	})
 }
 

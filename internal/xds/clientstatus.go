@@ -205,7 +205,7 @@ func (k *track) holding(t envoy.Type, n envoy.Name) holding {
 		current, _ = k.sent.Resources[t].Get(n)
 	}
 	switch {
-	case k.flight.has(n):
+	case k.flight.has(n) && !k.flight.retry: // else it is refused until it takes it
 		h.standing, h.mark, h.resource = isLeaving, k.marks.sent, k.flight.resource(n)
 		if h.resource != nil {
 			h.standing = isSent

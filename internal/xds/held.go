@@ -28,6 +28,22 @@ type hold struct {
 	fault   bool
 	message string // the client's
 	since   time.Time
+
+	refused string    // the version that was rejected last
+	told    string    // the message that was logged for it
+	tries   int       // how often that version was tried again, since time had passed
+	again   time.Time // when it is tried next; zero if not before it changes
+}
+
+// longestWait is how long a resource that is rejected again and again is not tried at most.
+const longestWait = time.Hour
+
+// wait puts off the next try: each time for twice as long.
+func (h *hold) wait(first time.Duration, now time.Time) {
+	h.again = time.Time{}
+	if first > 0 {
+		h.again = now.Add(min(first<<min(h.tries, 20), max(first, longestWait)))
+	}
 }
 
 // fixed tells whether the client may have a version that only it knows, and would lose it if a list of the state of the
@@ -130,6 +146,57 @@ func (s *session) suspects(t envoy.Type, e *edition) (out []*envoy.Resource) {
 	return out
 }
 
+// overdue is a resource that the client rejected and that is the newest still, of which it is time to try it again: it may have
+// been for a cause of the client's own, such as a port that was taken. nil if there is none.
+func (s *session) overdue(t envoy.Type, newest *edition, now time.Time) (next *envoy.Resource) {
+	k := &s.tracks[t]
+	var since time.Time
+	for n, h := range k.held {
+		if h.again.IsZero() || now.Before(h.again) {
+			continue
+		}
+		sent, _ := k.sent.Resources[t].Get(n)
+		latest, _ := newest.Resources[t].Get(n)
+		if sent == nil || latest == nil || sent.Version != h.refused || latest.Version != h.refused {
+			continue
+		}
+		if next == nil || h.again.Before(since) || h.again.Equal(since) && n < next.Name {
+			next, since = sent, h.again
+		}
+	}
+	return next
+}
+
+// knew tells whether a client has rejected all that is new in a response before, as it is.
+func (k *track) knew(f *flight) bool {
+	return !slices.ContainsFunc(f.resources, func(r *envoy.Resource) bool {
+		h := k.held[r.Name]
+		return h == nil || h.refused != r.Version
+	})
+}
+
+// news tells whether a rejection says something that was not logged before.
+func (k *track) news(found *Rejection) bool {
+	news := len(found.Resources) == 0
+	for _, n := range found.Resources {
+		if h := k.held[n]; h.told != h.message {
+			h.told, news = h.message, true
+		}
+	}
+	return news
+}
+
+// letGo drops the hold of what is not there any more, or not wanted.
+func (k *track) letGo(n envoy.Name) {
+	if k.held[n] == nil {
+		return
+	}
+	delete(k.held, n)
+	if len(k.held) == 0 {
+		k.marks.open, k.marks.rejected = false, nil
+	}
+}
+
 // accept notes that a client has taken what is new in a response.
 func (s *session) accept(t envoy.Type, f *flight) {
 	k := &s.tracks[t]
@@ -168,7 +235,13 @@ func (s *session) reject(t envoy.Type, f *flight, message string, now time.Time)
 			k.held[r.Name] = h
 		}
 		h.fault = find(fault, r.Name) != nil
+		if h.refused != r.Version {
+			h.refused, h.told, h.tries = r.Version, "", 0
+		} else if f.retry {
+			h.tries++
+		}
 		h.rejected, h.message = r, message
+		h.wait(s.retry, now)
 		if !h.fault && named {
 			h.took = r
 		}
@@ -204,13 +277,15 @@ func (s *session) reject(t envoy.Type, f *flight, message string, now time.Time)
 	return fault
 }
 
-// knows tells whether a rejection is of nothing but what a list must have although it was rejected before.
+// knows tells whether a rejection is of nothing but what a list must have although it was rejected before: the message says more
+// of that than of anything that is new.
 func (s *session) knows(t envoy.Type, f *flight, message string) bool {
-	if len(blame(f.resources, message)) > 0 {
-		return false
+	most := silent
+	for _, r := range f.resources {
+		most = max(most, mentions(message, string(r.Name)))
 	}
 	for n, h := range s.tracks[t].held {
-		if h.fixed(s, t) && !f.has(n) && mentions(message, string(n)) != silent {
+		if h.fixed(s, t) && !f.has(n) && mentions(message, string(n)) > most {
 			return true
 		}
 	}

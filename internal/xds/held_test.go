@@ -4,6 +4,7 @@ import (
 	"math/bits"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/meshd/meshd/internal/envoy"
 	"github.com/meshd/meshd/internal/mesh"
@@ -617,5 +618,191 @@ func TestRule11WhatWasDroppedIsNotKept(t *testing.T) {
 		c.answer(g)
 		c.settle(2)
 		c.lastOf(typ, "a", "")
+	}
+}
+
+// tried is the next response, which must have just this as something new.
+func (c *client) tried(t envoy.Type, n envoy.Name) *got {
+	c.t.Helper()
+	g := c.next()
+	switch {
+	case g == nil:
+		c.t.Fatalf("nothing is sent, want %s %q", t, n)
+	case g.Type != t || !slices.Contains(g.Resources, n) || len(g.Resources) > 1 && !(c.session.protocol == SotW && order[t].full):
+		c.t.Fatalf("got %s %q, want %s %q", g.Type, g.Resources, t, n)
+	}
+	if f := c.session.tracks[t].flight; len(f.resources) != 1 {
+		c.t.Fatalf("%d resources are new, want one", len(f.resources))
+	}
+	return g
+}
+
+// waits fails unless nothing is sent before some time, of which the session has to be told.
+func (c *client) waits(d time.Duration) {
+	c.t.Helper()
+	if at := c.session.alarm(c.now); !at.Equal(c.now.Add(d)) {
+		c.t.Fatalf("alarm at %v, want it in %v, at %v", at, d, c.now.Add(d))
+	}
+	c.now = c.now.Add(d - time.Second)
+	c.quiet()
+	c.now = c.now.Add(time.Second)
+}
+
+func (c *client) holds(t envoy.Type, n int) {
+	c.t.Helper()
+	for _, row := range c.session.deliveries() {
+		if row.Type == t && (len(row.Held) != n || (row.Rejected != nil) != (n > 0)) {
+			c.t.Fatalf("delivery %+v, want %d held back", row, n)
+		}
+	}
+	refused := 0
+	for _, h := range c.session.holdings() {
+		if h.typ == t && h.standing == isRefused {
+			refused++
+		}
+	}
+	if refused != n {
+		c.t.Fatalf("%d are refused, want %d", refused, n)
+	}
+}
+
+func TestRule11WhatIsRejectedIsTriedAgainAfterATime(t *testing.T) {
+	tastes(t, func(t *testing.T, c *client) {
+		for typ := range envoy.Types {
+			c.rejectsContent("bad")
+			c.set(typ, "a", "1")
+			c.set(typ, "b", "1")
+			c.publish()
+			c.all(typ)
+			c.settle(1)
+			c.set(typ, "a", "bad")
+			c.publish()
+			c.settle(1)
+			for i, minutes := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
+				c.waits(minutes * time.Minute)
+				g := c.tried(typ, "a")
+				c.holds(typ, 1) // still, until it is taken
+				c.set(typ, "b", "while "+nonceOf(uint64(i)))
+				c.publish()
+				if found := c.answer(g); found != nil {
+					t.Errorf("found %+v, which is not new", found)
+				}
+				c.take(typ, map[bool][]envoy.Name{true: {"a", "b"}, false: {"b"}}[c.session.protocol == SotW && order[typ].full]...)
+				c.quiet()
+				c.holds(typ, 1)
+				c.keepsContent(typ, "a", "1")
+			}
+			c.rejects = nil // its cause is gone
+			c.waits(time.Hour)
+			c.answer(c.tried(typ, "a"))
+			c.keepsContent(typ, "a", "bad")
+			c.holds(typ, 0)
+			c.quiet()
+			if at := c.session.alarm(c.now); !at.IsZero() {
+				t.Errorf("alarm at %v, want none", at)
+			}
+		}
+	})
+}
+
+func TestRule11WhatChangesIsTriedAtOnceAndNotAsItWas(t *testing.T) {
+	tastes(t, func(t *testing.T, c *client) {
+		for typ := range envoy.Types {
+			c.set(typ, "a", "bad")
+			c.publish()
+			c.subscribe(typ, "a")
+			c.settle(1)
+			c.waits(retry)
+			c.answer(c.tried(typ, "a"))
+			c.waits(2 * retry)
+			c.set(typ, "a", "worse")
+			c.publish()
+			g := c.tried(typ, "a")
+			if g.versions["a"] != newResource(typ, "a", "worse").Version {
+				t.Fatal("it is tried as it was")
+			}
+			if found := c.answer(g); found == nil {
+				t.Error("nothing is found, though it is another version that is rejected")
+			}
+			c.waits(retry)
+			g = c.tried(typ, "a")
+			c.set(typ, "a", "good") // while the one before is tried
+			c.publish()
+			c.answer(g)
+			c.settle(1)
+			c.keepsContent(typ, "a", "good")
+			c.holds(typ, 0)
+			c.quiet()
+		}
+	})
+}
+
+func TestRule11ManyAreTriedAgainOneByOne(t *testing.T) {
+	tastes(t, func(t *testing.T, c *client) {
+		for _, n := range letters(5) {
+			c.set(rds, string(n), "bad")
+		}
+		c.publish()
+		c.subscribe(rds, letters(5)...)
+		c.settle(100)
+		c.now = c.now.Add(retry)
+		for _, n := range letters(4) {
+			c.answer(c.tried(rds, n))
+			c.holds(rds, 5)
+		}
+		c.unsubscribe(rds, "ae")
+		c.quiet()
+		c.holds(rds, 4)
+		c.rejects = nil
+		c.now = c.now.Add(2 * retry)
+		c.settle(4)
+		c.holds(rds, 0)
+		c.has(rds, letters(4)...)
+	})
+}
+
+func TestRule11NoMessageIsToldTwice(t *testing.T) {
+	both(t, func(t *testing.T, c *client) {
+		c.set(lds, "a", "1")
+		c.publish()
+		c.all(lds)
+		for i, tt := range []struct {
+			message string
+			news    bool
+		}{{"a: port 80 is taken", true}, {"a: port 80 is taken", false}, {"a: no memory", true}, {"a: no memory", false}} {
+			if found := c.nack(c.tried(lds, "a"), tt.message); (found != nil) != tt.news {
+				t.Errorf("rejection %d: found %+v, want news %t", i, found, tt.news)
+			}
+			c.now = c.now.Add(longestWait)
+		}
+		if row := c.session.deliveries()[0]; row.Rejected == nil || row.Held[0].Message != "a: no memory" {
+			t.Errorf("delivery %+v", row)
+		}
+	})
+}
+
+// A rejection of what is not there any more, or not wanted, is over.
+func TestRule11ARejectionEndsWithWhatWasRejected(t *testing.T) {
+	for _, how := range []string{"withdrawn", "not wanted"} {
+		t.Run(how, func(t *testing.T) {
+			both(t, func(t *testing.T, c *client) {
+				for typ := range envoy.Types {
+					c.set(typ, "a", "bad")
+					c.publish()
+					c.rejectsContent("bad")
+					c.subscribe(typ, "a")
+					c.settle(1)
+					c.holds(typ, 1)
+					if how == "withdrawn" {
+						c.remove(typ, "a")
+						c.publish()
+					} else {
+						c.unsubscribe(typ, "a")
+					}
+					c.settle(1)
+					c.holds(typ, 0)
+				}
+			})
+		})
 	}
 }

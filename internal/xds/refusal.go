@@ -95,7 +95,7 @@ func (r *refusal) problem(view *mesh.View) mesh.Problem {
 		of += fmt.Sprintf(" and %d more", n)
 	}
 	p.Services = strings.Join(services, " ")
-	p.Message = fmt.Sprintf("%s the %s %q%s (%s), which is held back until it changes", who, singular[r.resource.Type], r.resource.Name, of, said)
+	p.Message = fmt.Sprintf("%s the %s %q%s (%s), which is held back, and tried again from time to time", who, singular[r.resource.Type], r.resource.Name, of, said)
 	if r.old > 0 {
 		p.Serving = "the version that a node accepted last"
 	}

@@ -36,6 +36,9 @@ type Options struct {
 	// DrainGrace is how long a cluster or its endpoints stay after the last listener and route that led to them went;
 	// default 1 s, negative for none.
 	DrainGrace time.Duration
+	// RetryRejected is after what time a resource that a client rejected is sent to it again as it is, by itself; then after
+	// twice that, and so on, at most an hour; default 1 min, negative for never.
+	RetryRejected time.Duration
 	// MaxConnectionAge is after what time, give or take a tenth, a client is told to connect anew, so that replicas share
 	// the load; default 4 h.
 	MaxConnectionAge time.Duration
@@ -84,6 +87,7 @@ func (o Options) withDefaults() Options {
 	}
 	set(&o.DrainTime, 5*time.Second)
 	set(&o.DrainGrace, time.Second)
+	set(&o.RetryRejected, time.Minute)
 	set(&o.MaxConnectionAge, 4*time.Hour)
 	set(&o.MinPing, 10*time.Second)
 	set(&o.Ping, 30*time.Second)

@@ -464,13 +464,13 @@ func TestARejectionIsAProblemOfTheDocument(t *testing.T) {
 	publish()
 	reject(streams[0], "b: cannot\nbind")
 	await(t, "the first rejection", func() bool { return r.Stats().Types[lds].Held == 1 })
-	want := `b.yaml:12: node "node-2" rejects the listener "b" of b.mesh (b: cannot bind), which is held back until it changes [rejected-by-node]`
+	want := `b.yaml:12: node "node-2" rejects the listener "b" of b.mesh (b: cannot bind), which is held back, and tried again from time to time [rejected-by-node]`
 	if got := r.Problems(); len(got) != 1 || got[0].String() != want || got[0].Serving != "" || got[0].Services != "default/b.mesh" || got[0].Since.IsZero() {
 		t.Errorf("problems %+v, want\n%s", got, want)
 	}
 	reject(streams[1], "taken")
 	await(t, "the second rejection", func() bool { return r.Stats().Types[lds].Held == 2 })
-	want = `b.yaml:12: 2 nodes reject the listener "b" of b.mesh ("node-1" says: taken), which is held back until it changes [rejected-by-node]`
+	want = `b.yaml:12: 2 nodes reject the listener "b" of b.mesh ("node-1" says: taken), which is held back, and tried again from time to time [rejected-by-node]`
 	if got := r.Problems(); len(got) != 1 || got[0].String() != want {
 		t.Errorf("problems %+v, want\n%s", got, want)
 	}
@@ -482,6 +482,33 @@ func TestARejectionIsAProblemOfTheDocument(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, "no problem", func() bool { return len(r.Problems()) == 0 })
+}
+
+func TestARejectionIsAProblemUntilItIsTaken(t *testing.T) {
+	r := start(t, Options{RetryRejected: time.Millisecond})
+	r.service("a", "1")
+	r.publish()
+	s := r.delta(t)
+	send(t, s, askDelta(lds))
+	for range 4 { // it is sent again and again
+		m := receive(t, s)
+		if len(m.Resources) != 1 || m.Resources[0].Name != "a" {
+			t.Fatalf("got %v", m)
+		}
+		send(t, s, &discovery.DeltaDiscoveryRequest{TypeUrl: lds.URL(), ResponseNonce: m.Nonce, ErrorDetail: status.New(codes.InvalidArgument, "a: taken").Proto()})
+	}
+	m := receive(t, s)
+	if p := r.Problems(); len(p) != 1 || p[0].Code != "rejected-by-node" || r.Stats().Types[lds].Held != 1 {
+		t.Errorf("problems %v, want one while it is tried", p)
+	}
+	send(t, s, &discovery.DeltaDiscoveryRequest{TypeUrl: lds.URL(), ResponseNonce: m.Nonce})
+	await(t, "no problem", func() bool { return len(r.Problems()) == 0 })
+	if st := r.Stats().Types[lds]; st.Held != 0 || st.Rejections != 4 {
+		t.Errorf("stats %+v, want 4 rejections and nothing held", st)
+	}
+	if got := strings.Count(r.logs.String(), "[WARN]"); got != 1 {
+		t.Errorf("%d warnings, want 1:\n%s", got, r.logs)
+	}
 }
 
 func TestNodesOfAScopeShareASnapshotAndScopesAreDropped(t *testing.T) {

@@ -67,6 +67,7 @@ const none = envoy.Types
 type session struct {
 	protocol Protocol
 	grace    time.Duration // how long a removal waits after what referred to it
+	retry    time.Duration // after what time something that was rejected is tried again at first; 0: not before it changes
 	rosters  *rosters      // that it shares with others; nil: with nobody
 	tracks   [envoy.Types]track
 	nonce    uint64
@@ -86,6 +87,7 @@ type response struct {
 // verdict is what a request says of the response that it answers.
 type verdict struct {
 	rejected bool
+	known    bool       // it has rejected all of it before
 	found    *Rejection // what a client rejects is known now, by this answer or by this and some before
 }
 
@@ -213,12 +215,24 @@ func (s *session) unanswered() (at time.Time) {
 func (s *session) alarm(now time.Time) (at time.Time) {
 	for t := range s.tracks {
 		for _, d := range s.tracks[t].doomed {
-			if d.due.After(now) && (at.IsZero() || d.due.Before(at)) {
-				at = d.due
-			}
+			at = earliest(at, d.due, now)
+		}
+		if s.tracks[t].flight != nil {
+			continue
+		}
+		for _, h := range s.tracks[t].held {
+			at = earliest(at, h.again, now)
 		}
 	}
 	return at
+}
+
+// earliest is the earlier one of two times that are to come; zero stands for none.
+func earliest(a, b, now time.Time) time.Time {
+	if !b.After(now) || !a.IsZero() && a.Before(b) {
+		return a
+	}
+	return b
 }
 
 // target is the edition that a type may be brought to by now; nil if it has to wait.
@@ -316,6 +330,9 @@ func (s *session) due(t envoy.Type, newest *edition, now time.Time) *response {
 		if suspects := s.suspects(t, e); len(suspects) > 0 || k.retell {
 			return s.apart(t, suspects, now)
 		}
+		if r := s.overdue(t, newest, now); r != nil {
+			return s.again(t, r, now)
+		}
 		return nil
 	}
 	resources, removed := g.result()
@@ -339,9 +356,18 @@ func (s *session) due(t envoy.Type, newest *edition, now time.Time) *response {
 
 // apart is a response that has nothing but what was rejected before.
 func (s *session) apart(t envoy.Type, resources []*envoy.Resource, now time.Time) *response {
-	k := &s.tracks[t]
-	k.spent++
-	r := s.respond(t, k.sent, &flight{resources: resources}, k.sent.share(t, resources, &nowhere), now)
+	s.tracks[t].spent++
+	return s.repeat(t, &flight{resources: resources}, now)
+}
+
+// again is a response that tries one of these again.
+func (s *session) again(t envoy.Type, r *envoy.Resource, now time.Time) *response {
+	return s.repeat(t, &flight{resources: []*envoy.Resource{r}, retry: true}, now)
+}
+
+func (s *session) repeat(t envoy.Type, f *flight, now time.Time) *response {
+	e := s.tracks[t].sent
+	r := s.respond(t, e, f, e.share(t, f.resources, &nowhere), now)
 	r.again = true
 	return r
 }
@@ -613,7 +639,7 @@ func (g *gathering) take(to *[]*envoy.Resource, r *envoy.Resource) {
 func (g *gathering) lose(n envoy.Name, old *envoy.Resource) {
 	k := g.track
 	h := k.held[n]
-	delete(k.held, n)
+	k.letGo(n)
 	if len(order[g.t].before) == 0 || h != nil && !h.stays(g.session.protocol) || g.session.protocol == SotW && !order[g.t].full {
 		g.drop(n)
 		return

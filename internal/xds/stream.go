@@ -49,7 +49,7 @@ const allTypes = envoy.Types
 func (s *Server) serve(ss grpc.ServerStream, p Protocol, only envoy.Type) error {
 	x := &stream{
 		server: s, protocol: p, only: only, wake: make(chan struct{}, 1), quota: newQuota(s.options.MaxRequestRate),
-		session: session{protocol: p, grace: s.options.DrainGrace, rosters: &s.rosters},
+		session: session{protocol: p, grace: s.options.DrainGrace, retry: s.options.RetryRejected, rosters: &s.rosters},
 	}
 	received := make(chan error, 1)
 	s.receivers.Go(func() { // it ends with the handler, which ends the stream's context
@@ -231,7 +231,7 @@ func (x *stream) request(t envoy.Type, r *request) {
 	if v.rejected {
 		x.server.meter.types[t].rejections.Add(1)
 	}
-	if v.rejected && x.server.scopes.canary != nil {
+	if v.rejected && !v.known && x.server.scopes.canary != nil {
 		x.failed(fmt.Sprintf("node %q rejected %s (%s)", x.info.ID, t, strings.Join(strings.Fields(trim(r.message)), " ")))
 	}
 	if v.found != nil {

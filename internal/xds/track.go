@@ -59,6 +59,7 @@ type flight struct {
 	nonce     string
 	resources []*envoy.Resource // what was new in it
 	removed   []envoy.Name
+	retry     bool // it tries again what was rejected, since time has passed
 
 	// What the client had before: what it wants of an edition, but for what it did not want then; of what was doomed, that;
 	// and at first what it came with.
@@ -183,8 +184,8 @@ func (s *session) answered(t envoy.Type, r *request, now time.Time) (v verdict) 
 	case r.failed && s.knows(t, f, message): // it took the rest
 		s.accept(t, f)
 	case r.failed:
-		v.rejected = true
-		whole := k.spent == 0 // no part of what was rejected before
+		v.rejected, v.known = true, k.knew(f)
+		whole := k.spent == 0 && !f.retry // no part of what was rejected before
 		if whole || !k.marks.open {
 			k.marks.open, k.marks.fault = true, nil
 			k.marks.rejected = &Rejection{Mark: Mark{Version: k.marks.sent.Version, Nonce: f.nonce, Time: now}, Message: message}
@@ -208,6 +209,9 @@ func (s *session) answered(t envoy.Type, r *request, now time.Time) (v verdict) 
 		v.found = s.rejection(t, func(n envoy.Name, h *hold) bool {
 			return slices.Contains(k.marks.fault, n) || len(k.marks.fault) == 0 && !h.fault
 		})
+		if !k.news(v.found) {
+			v.found = nil
+		}
 	}
 	if !r.failed && len(k.held) == 0 {
 		k.marks.open, k.marks.rejected = false, nil
@@ -311,10 +315,22 @@ func (k *track) mayHave(n envoy.Name) bool {
 func (k *track) forget() {
 	k.owesAll = k.owesAll && k.want.wildcard
 	k.owesNames = k.owesNames && k.want.names.len() > 0
+	if k.anew.all && !k.want.wildcard {
+		for n := range k.want.names.all() {
+			if !k.anew.kept.has(n) {
+				k.anew.names.add(n)
+			}
+		}
+		k.anew.all, k.anew.kept = false, nil
+	}
 	unwanted := func(n envoy.Name) bool { return !k.want.has(n) }
 	maps.DeleteFunc(k.doomed, func(n envoy.Name, _ *doom) bool { return unwanted(n) })
-	maps.DeleteFunc(k.held, func(n envoy.Name, _ *hold) bool { return unwanted(n) })
-	for _, set := range []names{k.owed, k.forced, k.unheard} {
+	for n := range k.held {
+		if unwanted(n) {
+			k.letGo(n)
+		}
+	}
+	for _, set := range []names{k.owed, k.forced, k.unheard, k.anew.names} {
 		maps.DeleteFunc(set, func(n envoy.Name, _ struct{}) bool { return unwanted(n) })
 	}
 }

@@ -224,7 +224,10 @@ type rig struct {
 	rosters rosters
 }
 
-const grace = 3 * time.Second
+const (
+	grace = 3 * time.Second
+	retry = time.Minute
+)
 
 func newRig(t tester, p Protocol) *rig {
 	r := &rig{t: t, now: time.Unix(1e9, 0)}
@@ -234,7 +237,7 @@ func newRig(t tester, p Protocol) *rig {
 
 // connect begins a new stream.
 func (r *rig) connect(p Protocol) {
-	r.session = session{protocol: p, grace: grace, rosters: &r.rosters}
+	r.session = session{protocol: p, grace: grace, retry: retry, rosters: &r.rosters}
 	r.reader = reader{protocol: p, rosters: &r.rosters}
 }
 

@@ -16,23 +16,26 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/meshd/meshd/internal/envoy"
 	"github.com/meshd/meshd/internal/mesh"
 )
 
-// fleet is a server without gRPC, and delta clients of everything.
+// fleet is a server without gRPC, and clients of everything.
 type fleet struct {
-	t *testing.T
+	t tester
 	*Server
 	world
 	nodes map[string]*member
+	saw   func(m *member, g *got, bad []envoy.Name) // if set, is told of each response when the member has it
 }
 
 type member struct {
 	*stream
-	held    [envoy.Types]map[envoy.Name]string
-	rejects string // a version
+	held     [envoy.Types]map[envoy.Name]string
+	versions [envoy.Types]string // state of the world: of the last list that it accepted
+	rejects  func(version string) bool
 }
 
 const canaryTime = time.Minute
@@ -41,14 +44,7 @@ const canaryTime = time.Minute
 func canaries(t *testing.T, n int, test func(f *fleet)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		f := &fleet{t: t, nodes: map[string]*member{}}
-		f.Server = New(hclog.NewNullLogger(), Options{Canary: Canary{Share: 0.1, Time: canaryTime}, Translate: f.translate, DrainGrace: -1})
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan struct{})
-		go func() {
-			f.scopes.canary.run(ctx)
-			close(ended)
-		}()
+		f, stop := newFleet(t, Canary{Share: 0.1, Time: canaryTime})
 		f.service("a", "1")
 		f.publish()
 		for i := range n {
@@ -56,9 +52,24 @@ func canaries(t *testing.T, n int, test func(f *fleet)) {
 		}
 		f.everyone(cds, "a", "1")
 		test(f)
+		stop()
+	})
+}
+
+// newFleet is one without nodes, whose roll-outs go on until it is stopped.
+func newFleet(t tester, c Canary) (f *fleet, stop func()) {
+	f = &fleet{t: t, nodes: map[string]*member{}}
+	f.Server = New(hclog.NewNullLogger(), Options{Canary: c, Translate: f.translate, DrainGrace: -1})
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		f.scopes.canary.run(ctx)
+		close(ended)
+	}()
+	return f, func() {
 		cancel()
 		<-ended
-	})
+	}
 }
 
 func (f *fleet) publish() {
@@ -75,15 +86,17 @@ func (f *fleet) generation() uint64 {
 	return 1
 }
 
-func (f *fleet) connect(id string) *member { return f.connectWith(id, "") }
+func (f *fleet) connect(id string) *member {
+	return f.join(id, Delta, func(string) bool { return false })
+}
 
-// connectWith connects a node that rejects a version.
-func (f *fleet) connectWith(id, rejects string) *member {
+// join connects a node.
+func (f *fleet) join(id string, p Protocol, rejects func(version string) bool) *member {
 	f.t.Helper()
 	m := &member{
 		stream: &stream{
-			server: f.Server, protocol: Delta, only: allTypes, wake: make(chan struct{}, 1),
-			session: session{protocol: Delta, retry: f.options.RetryRejected},
+			server: f.Server, protocol: p, only: allTypes, wake: make(chan struct{}, 1),
+			session: session{protocol: p, retry: f.options.RetryRejected},
 		},
 		rejects: rejects,
 	}
@@ -91,22 +104,39 @@ func (f *fleet) connectWith(id, rejects string) *member {
 		m.held[t] = map[envoy.Name]string{}
 	}
 	for t := range envoy.Types {
-		first := askDelta(t)
-		first.Node = &corev3.Node{Id: id}
-		m.send(f.t, t, first)
+		m.send(f.t, t, id, "", "")
 	}
 	f.nodes[id] = m
 	f.exchange()
 	return m
 }
 
-func (m *member) send(t *testing.T, typ envoy.Type, q *discovery.DeltaDiscoveryRequest) {
+// lose ends a node's stream.
+func (f *fleet) lose(id string) {
+	f.nodes[id].leave(errors.New("lost"))
+	delete(f.nodes, id)
+}
+
+// send asks for all of a type: the first request of a stream says who it is, others answer a response.
+func (m *member) send(t tester, typ envoy.Type, id, nonce, why string) {
 	t.Helper()
-	r, err := parseRequest(Delta, marshal(t, q))
+	var node *corev3.Node
+	if id != "" {
+		node = &corev3.Node{Id: id}
+	}
+	detail := status.New(codes.InvalidArgument, why).Proto()
+	if why == "" {
+		detail = nil
+	}
+	var q proto.Message = &discovery.DeltaDiscoveryRequest{Node: node, TypeUrl: typ.URL(), ResponseNonce: nonce, ErrorDetail: detail}
+	if m.protocol == SotW {
+		q = &discovery.DiscoveryRequest{Node: node, TypeUrl: typ.URL(), ResponseNonce: nonce, ErrorDetail: detail, VersionInfo: m.versions[typ]}
+	}
+	r, err := parseRequest(m.protocol, marshal(t, q))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := m.identify(t.Context(), r); err != nil {
+	if err := m.identify(context.Background(), r); err != nil {
 		t.Fatal(err)
 	}
 	m.request(typ, r)
@@ -116,31 +146,54 @@ func (m *member) send(t *testing.T, typ envoy.Type, q *discovery.DeltaDiscoveryR
 func (f *fleet) exchange() {
 	f.t.Helper()
 	synctest.Wait()
-	for _, m := range f.nodes {
+	for _, id := range slices.Sorted(maps.Keys(f.nodes)) {
+		m := f.nodes[id]
 		for {
 			next := m.next(time.Now())
 			if next == nil {
 				break
 			}
-			g := decode2(f.t, next)
-			answer := &discovery.DeltaDiscoveryRequest{TypeUrl: g.Type.URL(), ResponseNonce: g.Nonce}
-			for _, n := range g.Resources {
-				if g.versions[n] == m.rejects {
-					answer.ErrorDetail = status.New(codes.InvalidArgument, string(n)+": no good").Proto()
-					continue
-				}
-				m.held[g.Type][n] = g.versions[n]
-			}
-			for _, n := range g.Removed {
-				delete(m.held[g.Type], n)
-			}
-			m.send(f.t, g.Type, answer)
+			f.take(m, decode(f.t, m.protocol, next, func(t envoy.Type, n envoy.Name, r proto.Message) string {
+				return newResource(t, string(n), contentOf(r)).Version
+			}))
 		}
 	}
 }
 
-// decode2 reads a delta response.
-func decode2(t *testing.T, f *frame) *got { return decode(t, Delta, f, nil) }
+// take lets a node take a response, but for what it rejects, as an Envoy does.
+func (f *fleet) take(m *member, g *got) {
+	f.t.Helper()
+	old := m.held[g.Type]
+	if m.protocol == SotW && order[g.Type].full {
+		m.held[g.Type] = map[envoy.Name]string{}
+	}
+	var bad []envoy.Name
+	for _, n := range g.Resources {
+		v := g.versions[n]
+		if m.rejects(v) {
+			bad = append(bad, n)
+			v = old[n]
+		}
+		if v != "" {
+			m.held[g.Type][n] = v
+		}
+	}
+	for _, n := range g.Removed {
+		delete(m.held[g.Type], n)
+	}
+	if f.saw != nil {
+		f.saw(m, g, bad)
+	}
+	if len(bad) > 0 {
+		m.send(f.t, g.Type, "", g.Nonce, strings.Join(text(bad), ": no good, ")+": no good")
+		return
+	}
+	m.versions[g.Type] = g.Version
+	m.send(f.t, g.Type, "", g.Nonce, "")
+}
+
+// is is a taste that rejects a version.
+func is(version string) func(string) bool { return func(v string) bool { return v == version } }
 
 // having are the nodes that have a resource with this content.
 func (f *fleet) having(t envoy.Type, n envoy.Name, content string) (ids []string) {
@@ -209,7 +262,7 @@ func TestACanaryIsFirst(t *testing.T) {
 func TestARejectionStopsARollOut(t *testing.T) {
 	canaries(t, 20, func(f *fleet) {
 		for _, m := range f.nodes {
-			m.rejects = newResource(lds, "a", "bad").Version
+			m.rejects = is(newResource(lds, "a", "bad").Version)
 		}
 		f.set(lds, "a", "bad")
 		f.set(cds, "b", "1")
@@ -231,7 +284,7 @@ func TestARejectionStopsARollOut(t *testing.T) {
 
 		// A node that comes, and a canary that comes anew, get what the rest has.
 		f.connect("late")
-		f.nodes[first[0]].leave(errors.New("lost"))
+		f.lose(first[0])
 		f.connect(first[0])
 		f.only(first[1:], cds, "b", "1")
 
@@ -260,18 +313,16 @@ func TestALostCanaryStopsARollOut(t *testing.T) {
 		f.set(cds, "b", "1")
 		f.publish()
 		first := f.having(cds, "b", "1")
-		for id, m := range f.nodes {
+		for id := range f.nodes {
 			if !slices.Contains(first, id) { // does not matter
-				m.leave(errors.New("lost"))
-				delete(f.nodes, id)
+				f.lose(id)
 				break
 			}
 		}
 		if st := f.Canary(); st.StoppedFor != "" {
 			t.Fatalf("status %+v, want it going on", st)
 		}
-		f.nodes[first[0]].leave(errors.New("lost"))
-		delete(f.nodes, first[0])
+		f.lose(first[0])
 		f.wait(2 * canaryTime)
 		f.only(first[1:], cds, "b", "1")
 		if st := f.Canary(); st.StoppedFor != fmt.Sprintf("node %q left", first[0]) {
@@ -293,8 +344,8 @@ func TestAnOldRejectionDoesNotStopARollOut(t *testing.T) {
 		f.publish()
 		first := f.having(cds, "b", "1")
 		f.wait(canaryTime)
-		f.nodes[first[0]].leave(errors.New("lost"))
-		m := f.connectWith(first[0], newResource(lds, "a", "1").Version)
+		f.lose(first[0])
+		m := f.join(first[0], Delta, is(newResource(lds, "a", "1").Version))
 		f.wait(retry / 2)
 		f.set(cds, "b", "2")
 		f.publish()

@@ -80,16 +80,24 @@ func (c *canary) follow(sc *scope) {
 	case from != nil:
 		rest = withEndpoints(from.Snapshot, newest)
 	case c.trial != nil: // it is new: its nodes get what others of their kind have
-		rest = withEndpoints(c.scopes.translate(nil, c.released, sc.key, c.scopes.settings), newest)
+		rest = c.of(sc, c.released, newest)
 	}
 	tried := rest
 	switch from := sc.tried.Load(); {
-	case from == nil && c.trial != nil:
-		tried = newest
+	case from == nil && c.trial != nil: // not the newest, which may have come since and is tried next
+		tried = c.of(sc, c.trial.view, newest)
 	case from != sc.rest.Load():
 		tried = withEndpoints(from.Snapshot, newest)
 	}
 	c.put(sc, rest, tried)
+}
+
+// of is what a scope has of a view, with the endpoints of its newest snapshot.
+func (c *canary) of(sc *scope, view *mesh.View, newest *envoy.Snapshot) *envoy.Snapshot {
+	if view == newest.View {
+		return newest
+	}
+	return withEndpoints(c.scopes.translate(nil, view, sc.key, c.scopes.settings), newest)
 }
 
 // all are the scopes, those first that others are based on.
@@ -138,11 +146,16 @@ func (c *canary) begin(view *mesh.View) {
 		return
 	}
 	c.trial = &trial{view: view, nodes: slices.Sorted(maps.Keys(chosen)), of: of, began: time.Now()}
+	first := func(x *stream) bool {
+		_, is := chosen[x.info.ID]
+		return is
+	}
 	for _, sc := range c.all() {
-		c.lead(sc, chosen)
+		c.lead(sc, func(x *stream) bool { return x.canary.Load() && first(x) }) // who is new must not see what was tried before
 		if rest := sc.rest.Load(); rest != nil {
 			c.put(sc, rest.Snapshot, sc.snapshot.Load())
 		}
+		c.lead(sc, first)
 	}
 	signal(c.wake)
 }
@@ -190,7 +203,7 @@ func (c *canary) release(view *mesh.View) {
 		if newest := sc.snapshot.Load(); newest != nil {
 			c.put(sc, newest, newest)
 		}
-		c.lead(sc, nil)
+		c.lead(sc, nobody)
 	}
 }
 
@@ -206,7 +219,7 @@ func (c *canary) pass(now time.Time) {
 		if tried := sc.tried.Load(); tried != nil {
 			c.put(sc, tried.Snapshot, tried.Snapshot)
 		}
-		c.lead(sc, nil)
+		c.lead(sc, nobody)
 	}
 	c.proceed(c.scopes.view.Load())
 }
@@ -223,23 +236,26 @@ func (c *canary) fail(x *stream, cause string) bool {
 	return true
 }
 
-// lead makes the streams of a scope whose nodes are chosen its canaries, and no others.
-func (c *canary) lead(sc *scope, chosen map[string]struct{}) {
+// lead makes these streams of a scope its canaries, and no others.
+func (c *canary) lead(sc *scope, first func(*stream) bool) {
 	c.scopes.mu.Lock()
 	defer c.scopes.mu.Unlock()
 	for x := range sc.members {
-		if _, is := chosen[x.info.ID]; x.canary.Swap(is) != is {
+		if is := first(x); x.canary.Swap(is) != is {
 			x.signal()
 		}
 	}
 }
+
+func nobody(*stream) bool { return false }
 
 // put makes these snapshots the editions of a scope for the rest and for canaries, and tells its streams. The canaries' has
 // never the lower number, since the others may be sent it later.
 func (c *canary) put(sc *scope, rest, tried *envoy.Snapshot) {
 	fromRest, fromTried := sc.rest.Load(), sc.tried.Load()
 	toRest := sc.edition(fromRest, rest, func(s *scope) *edition { return s.rest.Load() })
-	if same(rest, tried) && toRest.number < fromTried.ordinal() { // canaries come back to what the rest has
+	if toRest.number < fromTried.ordinal() && (same(rest, tried) || !same(tried, fromTried.Snapshot)) {
+		// Canaries come back to what the rest has, all or those that are none any more.
 		toRest = sc.edition(nil, rest, func(s *scope) *edition { return s.rest.Load() })
 	}
 	toTried := toRest

@@ -28,7 +28,8 @@ type fleet struct {
 	*Server
 	world
 	nodes map[string]*member
-	saw   func(m *member, g *got, bad []envoy.Name) // if set, is told of each response when the member has it
+	// If set, saw is told of each response when the node has it, of what it has rejected of it, and of what it had before.
+	saw func(m *member, g *got, bad []envoy.Name, old map[envoy.Name]string)
 }
 
 type member struct {
@@ -45,6 +46,7 @@ func canaries(t *testing.T, n int, test func(f *fleet)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		f, stop := newFleet(t, Canary{Share: 0.1, Time: canaryTime})
+		defer stop()
 		f.service("a", "1")
 		f.publish()
 		for i := range n {
@@ -52,7 +54,6 @@ func canaries(t *testing.T, n int, test func(f *fleet)) {
 		}
 		f.everyone(cds, "a", "1")
 		test(f)
-		stop()
 	})
 }
 
@@ -163,7 +164,7 @@ func (f *fleet) exchange() {
 // take lets a node take a response, but for what it rejects, as an Envoy does.
 func (f *fleet) take(m *member, g *got) {
 	f.t.Helper()
-	old := m.held[g.Type]
+	old := maps.Clone(m.held[g.Type])
 	if m.protocol == SotW && order[g.Type].full {
 		m.held[g.Type] = map[envoy.Name]string{}
 	}
@@ -182,7 +183,7 @@ func (f *fleet) take(m *member, g *got) {
 		delete(m.held[g.Type], n)
 	}
 	if f.saw != nil {
-		f.saw(m, g, bad)
+		f.saw(m, g, bad, old)
 	}
 	if len(bad) > 0 {
 		m.send(f.t, g.Type, "", g.Nonce, strings.Join(text(bad), ": no good, ")+": no good")
@@ -435,6 +436,46 @@ func TestAnotherScopeHasItsOwnCanary(t *testing.T) {
 		}
 		f.wait(canaryTime)
 		f.everyone(cds, "b", "1")
+	})
+}
+
+func TestAScopeThatIsNewInATrialIsNotAheadOfIt(t *testing.T) {
+	canaries(t, 5, func(f *fleet) {
+		f.set(cds, "b", "1")
+		f.publish()
+		f.set(cds, "b", "2") // is tried next
+		f.publish()
+		for i := range 3 {
+			f.connect(fmt.Sprintf("sidecar~10.0.0.%d~other.elsewhere~elsewhere.svc.cluster.local", i))
+		}
+		f.wait(canaryTime)
+		if got := f.having(cds, "b", "1"); len(got) != 4+2 {
+			t.Errorf("%q have what was tried, want all but one of each base scope", got)
+		}
+		f.wait(canaryTime)
+		f.everyone(cds, "b", "2")
+	})
+}
+
+func TestWhoIsNoCanaryAnyMoreHasWhatTheRestHas(t *testing.T) {
+	canaries(t, 5, func(f *fleet) {
+		for _, m := range f.nodes {
+			m.rejects = is(newResource(lds, "a", "bad").Version)
+		}
+		f.set(lds, "a", "bad")
+		f.set(cds, "b", "1")
+		f.publish()
+		first := f.having(cds, "b", "1")[0]
+		before := "before"
+		for hashOf(before) > hashOf(first) {
+			before += "!"
+		}
+		f.connect(before)
+		f.set(lds, "a", "2")
+		f.set(cds, "b", "2")
+		f.publish()
+		f.only([]string{before}, cds, "b", "2")
+		f.only(nil, cds, "b", "1")
 	})
 }
 

@@ -13,8 +13,8 @@ import (
 	"github.com/meshd/meshd/internal/mesh"
 )
 
-// The rules of the design's xds.md, section 2, by number, each in both protocols where it concerns both. Rules 8 and 12 are
-// the server's: server_test.go. Rules 2, 20 and 24 ask nothing of a server of these types.
+// The rules of the design's xds.md, section 2, by number, each in both protocols where it concerns both. Rules 8, 12, 20, 21 and 24
+// are the server's: server_test.go.
 
 const (
 	cds = envoy.Cluster
@@ -126,6 +126,60 @@ func TestRule01AWidenedSubscriptionIsSentEverything(t *testing.T) {
 		c.take(rds, "a", "b")
 		c.quiet()
 	})
+}
+
+func TestRule02AnEnvoyAsksForAllClustersAndListenersAndNamesTheRest(t *testing.T) {
+	both(t, func(t *testing.T, c *client) {
+		c.service("a", "1")
+		c.service("b", "1")
+		c.publish()
+		c.all(cds)
+		c.take(cds, "a", "b")
+		c.subscribe(eds, "a", "b")
+		c.take(eds, "a", "b")
+		c.all(lds)
+		c.take(lds, "a", "b")
+		c.subscribe(rds, "a")
+		c.take(rds, "a")
+		c.service("c", "1")
+		c.publish()
+		full := map[Protocol][]envoy.Name{SotW: {"a", "b", "c"}, Delta: {"c"}}[c.session.protocol]
+		g := c.expect(cds, full...)
+		c.subscribe(eds, "c")
+		c.ack(g)
+		c.take(eds, "c")
+		c.take(lds, full...)
+		c.quiet() // it has yet to ask for the route
+		c.subscribe(rds, "c")
+		c.take(rds, "c")
+		c.quiet()
+		c.has(rds, "a", "c")
+	})
+}
+
+func TestRule02AGRPCClientNamesEverything(t *testing.T) {
+	c := newClient(t, SotW)
+	c.service("a", "1")
+	c.service("b", "1")
+	c.publish()
+	for _, typ := range []envoy.Type{lds, rds, cds, eds} {
+		c.subscribe(typ, "a")
+		c.take(typ, "a")
+	}
+	c.quiet()
+	c.service("b", "2")
+	c.publish()
+	c.quiet()
+	c.remove(lds, "a")
+	c.publish()
+	c.take(lds) // its parent goes, and it names nothing any more, which is not all
+	for _, typ := range []envoy.Type{rds, cds, eds} {
+		c.unsubscribe(typ, "a")
+	}
+	c.service("b", "3")
+	c.service("c", "1")
+	c.publish()
+	c.quiet()
 }
 
 func TestRule03OnlyTheNewestRequestOfATypeCounts(t *testing.T) {
@@ -298,17 +352,31 @@ func TestRule07NothingIsSentThatWasNotAskedFor(t *testing.T) {
 }
 
 func TestRule09ARejectionIsAnErrorDetailAndNothingElse(t *testing.T) {
-	c := newClient(t, SotW)
-	c.service("a", "1")
-	c.publish()
-	c.all(cds)
-	g := c.expect(cds, "a")
-	c.types[cds].nonce = g.Nonce // with the old version, as if it had been rejected
-	c.send(cds, nil, nil, "")
-	row := c.session.deliveries()[0]
-	if row.Rejected != nil || row.Accepted.Nonce != g.Nonce {
-		t.Errorf("delivery %+v, want it accepted", row)
-	}
+	both(t, func(t *testing.T, c *client) {
+		c.service("a", "1")
+		c.publish()
+		c.all(cds)
+		g := c.expect(cds, "a")
+		c.types[cds].nonce = g.Nonce // with the old version, as if it had been rejected
+		c.send(cds, nil, nil, g.Nonce)
+		row := c.session.deliveries()[0]
+		if row.Rejected != nil || row.Accepted.Nonce != g.Nonce {
+			t.Errorf("delivery %+v, want it accepted", row)
+		}
+		c.set(cds, "a", "2")
+		c.publish()
+		g = c.expect(cds, "a")
+		c.types[cds].version, c.types[cds].nonce = g.Version, g.Nonce // with the new version, as if it had been accepted
+		detail := status.New(codes.Internal, "").Proto()              // and without a word
+		if c.session.protocol == SotW {
+			c.request(cds, &discovery.DiscoveryRequest{TypeUrl: cds.URL(), VersionInfo: g.Version, ResponseNonce: g.Nonce, ErrorDetail: detail})
+		} else {
+			c.request(cds, &discovery.DeltaDiscoveryRequest{TypeUrl: cds.URL(), ResponseNonce: g.Nonce, ErrorDetail: detail})
+		}
+		if row := c.session.deliveries()[0]; row.Rejected == nil || row.Accepted.Nonce == g.Nonce {
+			t.Errorf("delivery %+v, want it rejected", row)
+		}
+	})
 }
 
 func TestRule10AStaleNonceIsIgnoredInSotW(t *testing.T) {

@@ -30,6 +30,7 @@ import (
 	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/meshd/meshd/internal/envoy"
@@ -307,29 +308,136 @@ func TestServicesOfOneType(t *testing.T) {
 	}
 }
 
+// talk is a stream of either protocol.
+type talk struct {
+	ask  func(node *corev3.Node, url, nonce string, names ...string) // in the state of the world names are all that is wanted
+	next func() answer
+}
+
+// answer is what a response of either protocol says beside its resources' content.
+type answer struct {
+	url, nonce, controlPlane string
+	resources, removed       int
+	ttl                      bool // of any resource, or what could hold one
+}
+
+// inBoth runs a test with a stream of each protocol.
+func inBoth(t *testing.T, o Options, test func(t *testing.T, r *running, s talk)) {
+	t.Run("sotw", func(t *testing.T) {
+		r := start(t, o)
+		s := r.sotw(t)
+		test(t, r, talk{
+			func(node *corev3.Node, url, nonce string, names ...string) {
+				send(t, s, &discovery.DiscoveryRequest{Node: node, TypeUrl: url, ResponseNonce: nonce, ResourceNames: names})
+			},
+			func() answer {
+				m := receive(t, s)
+				wrapped := slices.ContainsFunc(m.Resources, func(a *anypb.Any) bool { return a.TypeUrl != m.TypeUrl })
+				return answer{m.TypeUrl, m.Nonce, m.ControlPlane.GetIdentifier(), len(m.Resources), 0, wrapped}
+			},
+		})
+	})
+	t.Run("delta", func(t *testing.T) {
+		r := start(t, o)
+		s := r.delta(t)
+		test(t, r, talk{
+			func(node *corev3.Node, url, nonce string, names ...string) {
+				if nonce != "" {
+					names = nil // that was said before
+				}
+				send(t, s, &discovery.DeltaDiscoveryRequest{Node: node, TypeUrl: url, ResponseNonce: nonce, ResourceNamesSubscribe: names})
+			},
+			func() answer {
+				m := receive(t, s)
+				ttl := slices.ContainsFunc(m.Resources, func(r *discovery.Resource) bool { return r.Ttl != nil || r.Resource == nil })
+				return answer{m.TypeUrl, m.Nonce, m.ControlPlane.GetIdentifier(), len(m.Resources), len(m.RemovedResources), ttl}
+			},
+		})
+	})
+}
+
+// extensions is the type of ECDS.
+const extensions = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig"
+
 func TestRule08UnknownTypesMeetSilence(t *testing.T) {
-	r := start(t, Options{})
-	r.service("a", "1")
-	r.publish()
-	s := r.delta(t)
-	send(t, s, &discovery.DeltaDiscoveryRequest{Node: node, TypeUrl: "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"})
-	send(t, s, askDelta(cds))
-	if m := receive(t, s); m.TypeUrl != cds.URL() {
-		t.Errorf("got %v, want the clusters", m)
-	}
+	inBoth(t, Options{}, func(t *testing.T, r *running, s talk) {
+		r.service("a", "1")
+		r.publish()
+		s.ask(node, "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret", "")
+		s.ask(nil, cds.URL(), "")
+		if m := s.next(); m.url != cds.URL() {
+			t.Errorf("got %+v, want the clusters", m)
+		}
+	})
 }
 
 func TestRule12OnlyTheFirstRequestCarriesTheNode(t *testing.T) {
-	r := start(t, Options{})
-	r.service("a", "1")
-	r.publish()
-	s := r.sotw(t)
-	send(t, s, ask(cds))
-	receive(t, s)
-	send(t, s, &discovery.DiscoveryRequest{TypeUrl: eds.URL(), ResourceNames: []string{"a"}})
-	if m := receive(t, s); m.TypeUrl != eds.URL() {
-		t.Errorf("got %v", m)
-	}
+	inBoth(t, Options{}, func(t *testing.T, r *running, s talk) {
+		r.service("a", "1")
+		r.publish()
+		s.ask(node, cds.URL(), "")
+		s.next()
+		s.ask(nil, eds.URL(), "", "a")
+		if m := s.next(); m.url != eds.URL() || m.resources != 1 {
+			t.Errorf("got %+v", m)
+		}
+	})
+}
+
+func TestRule20NothingHasATimeToLive(t *testing.T) {
+	able := &corev3.Node{Id: "node-1", ClientFeatures: []string{"xds.config.supports-resource-ttl", "xds.config.resource-in-sotw"}}
+	inBoth(t, Options{}, func(t *testing.T, r *running, s talk) {
+		r.service("a", "1")
+		r.publish()
+		for typ := range envoy.Types {
+			s.ask(able, typ.URL(), "", "a")
+			m := s.next()
+			if m.url != typ.URL() || m.resources != 1 || m.ttl {
+				t.Errorf("got %+v, want one of %s as it is", m, typ)
+			}
+			s.ask(nil, typ.URL(), m.nonce, "a") // listeners wait for that
+		}
+	})
+}
+
+func TestRule21EveryResponseSaysWhoSendsIt(t *testing.T) {
+	inBoth(t, Options{Identifier: "meshd-7"}, func(t *testing.T, r *running, s talk) {
+		r.service("a", "1")
+		r.publish()
+		s.ask(node, cds.URL(), "")
+		m := s.next()
+		if m.controlPlane != "meshd-7" {
+			t.Errorf("got %+v", m)
+		}
+		s.ask(nil, cds.URL(), m.nonce)
+		r.set(cds, "a", "2")
+		r.publish()
+		if m := s.next(); m.controlPlane != "meshd-7" {
+			t.Errorf("got %+v", m)
+		}
+	})
+}
+
+// A removal by ECDS makes an Envoy answer with 5xx. What it waits for there is not ours to give.
+func TestRule24AnExtensionIsNeverRemoved(t *testing.T) {
+	inBoth(t, Options{}, func(t *testing.T, r *running, s talk) {
+		r.service("a", "1")
+		r.publish()
+		s.ask(node, extensions, "", "filter-1", "filter-2")
+		s.ask(nil, extensions, "", "filter-1")
+		s.ask(nil, cds.URL(), "")
+		m := s.next()
+		if m.url != cds.URL() || m.removed != 0 {
+			t.Errorf("got %+v, want the clusters", m)
+		}
+		s.ask(nil, cds.URL(), m.nonce)
+		s.ask(nil, extensions, m.nonce, "filter-1")
+		r.set(cds, "b", "1")
+		r.publish()
+		if m := s.next(); m.url != cds.URL() || m.removed != 0 {
+			t.Errorf("got %+v, want the clusters", m)
+		}
+	})
 }
 
 func TestBadRequestsEndTheStreamAndNameTheField(t *testing.T) {

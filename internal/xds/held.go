@@ -169,7 +169,7 @@ func (s *session) overdue(t envoy.Type, newest *edition, now time.Time) (next *e
 
 // knew tells whether a client has rejected all that is new in a response before, as it is.
 func (k *track) knew(f *flight) bool {
-	return !slices.ContainsFunc(f.resources, func(r *envoy.Resource) bool {
+	return len(f.resources) > 0 && !slices.ContainsFunc(f.resources, func(r *envoy.Resource) bool {
 		h := k.held[r.Name]
 		return h == nil || h.refused != r.Version
 	})

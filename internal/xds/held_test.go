@@ -806,3 +806,42 @@ func TestRule11ARejectionEndsWithWhatWasRejected(t *testing.T) {
 		})
 	}
 }
+
+func TestRule11OnlyWhatWasRejectedBeforeIsKnown(t *testing.T) {
+	both(t, func(t *testing.T, c *client) {
+		reject := func(g *got) verdict {
+			c.types[g.Type].nonce = g.Nonce
+			r, err := c.reader.read(marshal(t, c.message(g.Type, nil, nil, g.Nonce, "a: no")))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return c.session.request(g.Type, r, c.now)
+		}
+		c.set(lds, "a", "1")
+		c.set(lds, "b", "1")
+		c.publish()
+		c.all(lds)
+		c.settle(1)
+		c.remove(lds, "b") // a response without anything new
+		c.publish()
+		if v := reject(c.next()); !v.rejected || v.known {
+			t.Errorf("verdict %+v, want the rejection of a removal to be news", v)
+		}
+		c.settle(1)
+		c.set(lds, "a", "2")
+		c.publish()
+		if v := reject(c.tried(lds, "a")); !v.rejected || v.known {
+			t.Errorf("verdict %+v, want it to be news", v)
+		}
+		c.settle(1) // the removal is told again
+		c.now = c.now.Add(retry)
+		if v := reject(c.tried(lds, "a")); !v.rejected || !v.known {
+			t.Errorf("verdict %+v, want it to be known", v)
+		}
+		c.set(lds, "a", "3")
+		c.publish()
+		if v := reject(c.tried(lds, "a")); !v.rejected || v.known {
+			t.Errorf("verdict %+v, want it to be news", v)
+		}
+	})
+}

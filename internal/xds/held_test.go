@@ -845,3 +845,18 @@ func TestRule11OnlyWhatWasRejectedBeforeIsKnown(t *testing.T) {
 		}
 	})
 }
+
+func TestRule17cWhatIsAskedForAgainIsKept(t *testing.T) {
+	c := newClient(t, SotW)
+	c.names, c.lenient = true, true
+	c.rejectsContent("bad")
+	c.set(eds, "a", "1")
+	c.publish()
+	c.subscribe(eds, "a")
+	c.settle(1)
+	c.send(eds, nil, nil, "") // an Envoy that made the cluster anew
+	c.set(eds, "a", "bad")
+	c.publish()
+	c.settle(1)
+	c.lastOf(eds, "a", "1")
+}

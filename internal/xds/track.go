@@ -233,7 +233,7 @@ func (k *track) renew(t envoy.Type, o outcome, came []*envoy.Resource) {
 			h.last, h.took, h.has = nil, nil, false
 		}
 	}
-	if o.all && !o.wild {
+	if o.all && !o.wild && !o.same {
 		for n := range k.want.names.all() {
 			add(n)
 		}

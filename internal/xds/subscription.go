@@ -66,7 +66,7 @@ func (s *subscription) retain(r *request, all *rosters) (narrowed bool) {
 	narrowed = s.wildcard && !wildcard && (r.subscribes || s.spoke)
 	if narrowed {
 		s.names = named{roster: set} // it wanted these, like all
-	} else if !s.names.exact() || s.names.roster != set {
+	} else if !wildcard && (!s.names.exact() || s.names.roster != set) { // with a wildcard nothing is dropped
 		var gone []envoy.Name
 		for n := range s.names.all() {
 			if !set.has(n) {

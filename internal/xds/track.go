@@ -230,7 +230,7 @@ func (k *track) renew(t envoy.Type, o outcome, came []*envoy.Resource) {
 			k.anew.names.add(n)
 		}
 		if h := k.held[n]; h != nil && !(listed && order[t].full) { // a list has what was there before
-			h.last, h.took, h.has = nil, nil, false
+			h.last, h.took, h.has = nil, nil, listed // when it dropped it only the client knows
 		}
 	}
 	if o.all && !o.wild && !o.same {
@@ -241,7 +241,15 @@ func (k *track) renew(t envoy.Type, o outcome, came []*envoy.Resource) {
 	for _, n := range o.fresh {
 		add(n)
 	}
-	if !o.widened || k.anew.all {
+	if !o.widened {
+		return
+	}
+	for n, h := range k.held {
+		if !o.old.has(n) && !(order[t].full && find(came, n) != nil) { // it may have dropped it meanwhile
+			h.last, h.took, h.has = nil, nil, !order[t].full
+		}
+	}
+	if k.anew.all {
 		return
 	}
 	k.anew.all, k.anew.kept = true, nil

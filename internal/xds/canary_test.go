@@ -133,6 +133,11 @@ func (m *member) send(t tester, typ envoy.Type, id, nonce, why string) {
 	if m.protocol == SotW {
 		q = &discovery.DiscoveryRequest{Node: node, TypeUrl: typ.URL(), ResponseNonce: nonce, ErrorDetail: detail, VersionInfo: m.versions[typ]}
 	}
+	m.say(t, typ, q)
+}
+
+func (m *member) say(t tester, typ envoy.Type, q proto.Message) {
+	t.Helper()
 	r, err := parseRequest(m.protocol, marshal(t, q))
 	if err != nil {
 		t.Fatal(err)
@@ -154,11 +159,16 @@ func (f *fleet) exchange() {
 			if next == nil {
 				break
 			}
-			f.take(m, decode(f.t, m.protocol, next, func(t envoy.Type, n envoy.Name, r proto.Message) string {
-				return newResource(t, string(n), contentOf(r)).Version
-			}))
+			f.take(m, f.decode(m, next))
 		}
 	}
+}
+
+func (f *fleet) decode(m *member, next *frame) *got {
+	f.t.Helper()
+	return decode(f.t, m.protocol, next, func(t envoy.Type, n envoy.Name, r proto.Message) string {
+		return newResource(t, string(n), contentOf(r)).Version
+	})
 }
 
 // take lets a node take a response, but for what it rejects, as an Envoy does.

@@ -22,7 +22,7 @@ func TestASenderIsWokenByWhatIsDue(t *testing.T) {
 		acknowledge := func(g *got) {
 			ack := askDelta(g.Type)
 			ack.ResponseNonce = g.Nonce
-			m.send(t, g.Type, ack)
+			m.say(t, g.Type, ack)
 		}
 		<-m.wake // for the last of these
 
@@ -32,7 +32,7 @@ func TestASenderIsWokenByWhatIsDue(t *testing.T) {
 			t.Error("a change does not wake the sender")
 		}
 		<-m.wake
-		g := decode2(t, m.next(time.Now()))
+		g := f.decode(m, m.next(time.Now()))
 		if m.next(time.Now()) != nil {
 			t.Error("something is sent beside the change")
 		}
@@ -44,9 +44,9 @@ func TestASenderIsWokenByWhatIsDue(t *testing.T) {
 			t.Error("after the acknowledgement nobody has looked")
 		}
 
-		m.send(t, cds, askDelta(cds, "a"))
-		m.send(t, lds, askDelta(lds, "a"))
-		if g = decode2(t, m.next(time.Now())); g.Type != cds {
+		m.say(t, cds, askDelta(cds, "a"))
+		m.say(t, lds, askDelta(lds, "a"))
+		if g = f.decode(m, m.next(time.Now())); g.Type != cds {
 			t.Errorf("the first of two answers that wait is of %s, want %s", g.Type, cds)
 		}
 		<-m.wake

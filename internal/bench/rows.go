@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -24,6 +25,7 @@ var rows = []row{
 	{"rename", "one endpoint changes: file renamed → last stream has it", rename},
 	{"steady", "changes at a steady rate", steady},
 	{"first", "first full state for all", firstState},
+	{"crowd", "one endpoint changes while as many others come at once", crowd},
 	{"reconnect", "all streams move to another replica with the same input", reconnect},
 	{"flat", "one change as services grow", flat},
 	{"sotw", "state of the world: one endpoint changes", sotwChange},
@@ -427,6 +429,62 @@ func firstState(l *lab) (out []measure, err error) {
 			told("time", "s", both[0].wall.Seconds()), told("broadcast's time", "s", both[1].wall.Seconds()),
 		}
 		return nil
+	})
+}
+
+// crowd makes changes for clients that have everything, one after the other, while all others come to be sent their first state.
+func crowd(l *lab) (out []measure, err error) {
+	return out, l.scope(func() error {
+		s := &side{fleet: l.fleet(delta, l.Services)}
+		if s.server, err = l.xds(l.Services); err != nil {
+			return err
+		}
+		if err := l.connect(s, l.FlatStreams); err != nil {
+			return err
+		}
+		alone, err := l.inTurns(l.Rounds, func(round int) (sample, error) { return l.once(s, round%l.Services) })
+		if err != nil {
+			return err
+		}
+		others := l.fleet(delta, l.Services)
+		stop, err := s.server.profile(l.profile, l.row, 10*time.Second)
+		if err != nil {
+			return err
+		}
+		came := time.Now()
+		if err := others.connect(s.server.address, l.Streams); err != nil {
+			return err
+		}
+		var walls []time.Duration
+		for all := false; !all; {
+			mark := l.nextMark()
+			r := s.fleet.expect(mark, 1)
+			began, err := s.server.tell("change %d %d", len(walls)%l.Services, mark)
+			if err != nil {
+				return err
+			}
+			if err := l.await(s, "one change", r.done); err != nil {
+				return err
+			}
+			walls = append(walls, time.Unix(0, r.last.Load()).Sub(began))
+			select {
+			case <-others.full:
+				all = true
+			default:
+			}
+			if time.Since(came) > l.limit {
+				return s.server.wrong(errors.New("not all have their first state"))
+			}
+		}
+		took := time.Since(came)
+		slices.Sort(walls)
+		out = []measure{
+			told(fmt.Sprintf("median of %d changes to %d streams", len(walls), l.FlatStreams), "ms", ms(median(walls))),
+			told("slowest", "ms", ms(walls[len(walls)-1])),
+			told("median while nobody comes", "ms", ms(alone[0].wall)),
+			told("time until all have come", "s", took.Seconds()),
+		}
+		return stop()
 	})
 }
 

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/consul/api"
@@ -477,7 +478,9 @@ func (l *link) failure(err error) (code, message string) {
 	case errors.As(err, &syntax), errors.As(err, &content):
 		return CodeUnreachable, "does not answer: what came is not what Consul says; correct its address"
 	case strings.Contains(err.Error(), "tls: certificate required"), strings.Contains(err.Error(), "tls: bad certificate"),
-		strings.Contains(err.Error(), "client conn could not be established"): // this is HTTP/2's word for it
+		strings.Contains(err.Error(), "client conn could not be established"), // this is HTTP/2's word for it
+		// The request may be written before the refusal is read, which then is lost.
+		l.to.TLS.CertFile == "" && strings.HasPrefix(l.address(), "https:") && (errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET)):
 		return CodeUnreachable, "does not answer: it closes connections, as one does that wants to know its clients; name a certificate by tls.cert-file and tls.key-file, or correct its address"
 	case errors.As(err, &certificate):
 		remedy = "name the CA of its certificate by tls.ca-file, or correct its address or tls.server-name"

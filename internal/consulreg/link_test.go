@@ -24,6 +24,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -859,5 +860,24 @@ func TestNames(t *testing.T) {
 				t.Errorf("the list has %d names, want %d", n, len(oddNames))
 			}
 		})
+	}
+}
+
+// TestARefusalThatIsNotRead has a server close the connection before its refusal is read, which the kernel tells as one of these.
+func TestARefusalThatIsNotRead(t *testing.T) {
+	for _, err := range []error{syscall.EPIPE, syscall.ECONNRESET} {
+		broken := &url.Error{Op: "Get", URL: "https://127.0.0.1:8501", Err: &net.OpError{Op: "write", Net: "tcp", Err: os.NewSyscallError("write", err)}}
+		for _, tt := range []struct {
+			to   Link
+			want string
+		}{
+			{Link{Addresses: []string{"https://127.0.0.1:8501"}}, "name a certificate by tls.cert-file"},
+			{Link{Addresses: []string{"https://127.0.0.1:8501"}, TLS: TLS{CertFile: "cert.pem", KeyFile: "key.pem"}}, "see to it that it runs"},
+			{Link{Addresses: []string{"http://127.0.0.1:8500"}}, "see to it that it runs"},
+		} {
+			if _, message := newLink(tt.to, 1).failure(broken); !strings.Contains(message, tt.want) {
+				t.Errorf("%v at %s: %q, want %q", err, tt.to.Addresses[0], message, tt.want)
+			}
+		}
 	}
 }

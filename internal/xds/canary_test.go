@@ -94,6 +94,17 @@ func (f *fleet) connect(id string) *member {
 // join connects a node.
 func (f *fleet) join(id string, p Protocol, rejects func(version string) bool) *member {
 	f.t.Helper()
+	m := f.member(p, rejects)
+	for t := range envoy.Types {
+		m.send(f.t, t, id, "", "")
+	}
+	f.nodes[id] = m
+	f.exchange()
+	return m
+}
+
+// member is a node that has not asked for anything yet.
+func (f *fleet) member(p Protocol, rejects func(version string) bool) *member {
 	m := &member{
 		stream: &stream{
 			server: f.Server, protocol: p, only: allTypes, wake: make(chan struct{}, 1),
@@ -104,11 +115,6 @@ func (f *fleet) join(id string, p Protocol, rejects func(version string) bool) *
 	for t := range m.held {
 		m.held[t] = map[envoy.Name]string{}
 	}
-	for t := range envoy.Types {
-		m.send(f.t, t, id, "", "")
-	}
-	f.nodes[id] = m
-	f.exchange()
 	return m
 }
 

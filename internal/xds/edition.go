@@ -23,7 +23,6 @@ type edition struct {
 	selections [envoy.Types][]*selection
 	index      [envoy.Types]map[envoy.Name]int32
 	claims     [envoy.Types]sum
-	sizes      [envoy.Types]int
 	superseded bool // remembers nothing: streams that lag may hold it for long
 }
 
@@ -221,22 +220,6 @@ func (e *edition) claim(t envoy.Type) sum {
 	}
 	e.claims[t] = s
 	return s
-}
-
-// bytes is how much all of a type is on the wire.
-func (e *edition) bytes(t envoy.Type) int {
-	if e.likeBase(t) {
-		return e.base.bytes(t)
-	}
-	resources := e.since(t, nil).added.resources
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.sizes[t] == 0 {
-		for _, r := range resources {
-			e.sizes[t] += len(r.Wire())
-		}
-	}
-	return e.sizes[t]
 }
 
 // content is resources in order of name, and their encoding, which is made once for each protocol.

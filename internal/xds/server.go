@@ -50,8 +50,6 @@ type Options struct {
 	// MaxRequestRate is how many requests a second one stream may send in the long run, where each begun 64 KiB count as one; default
 	// 500. What comes faster waits.
 	MaxRequestRate int
-	// FirstStateBytes is how much of the first states of clients that come at once may be on its way at one time; default 32 MiB.
-	FirstStateBytes int
 	// MinPing is how often a client may ping; default 10 s. Envoys are told to every 30 s, which gRPC's own default of
 	// five minutes answers with GOAWAY.
 	MinPing time.Duration
@@ -100,9 +98,6 @@ func (o Options) withDefaults() Options {
 	if o.MaxStreams == 0 {
 		o.MaxStreams = 10_000
 	}
-	if o.FirstStateBytes == 0 {
-		o.FirstStateBytes = 32 << 20
-	}
 	if o.MaxRequestRate == 0 {
 		o.MaxRequestRate = 500
 	}
@@ -126,7 +121,6 @@ type Server struct {
 	meter        meter
 	loads        loads
 	limits       limits
-	turns        turns
 	describing   sync.Mutex // held by who makes an answer of the client status service
 
 	draining  chan struct{}
@@ -143,7 +137,6 @@ func New(log hclog.Logger, o Options) *Server {
 		health:       health.NewServer(),
 		scopes:       scopes{translate: o.Translate, settings: o.Settings, of: map[envoy.Scope]*scope{}},
 		limits:       limits{most: o.MaxStreams},
-		turns:        turns{most: o.FirstStateBytes},
 		draining:     make(chan struct{}),
 	}
 	if o.Canary.on() {

@@ -37,8 +37,6 @@ type stream struct {
 	waits     bool        // the sender does, until it is woken
 	ready     *response   // is for the sender to send
 	alarm     *time.Timer // wakes the sender; nil before the first time
-	turn      *turn       // nil: it has none, and waits for none
-	left      bool        // nothing more is to be sent
 	throttled time.Time   // when a request last had to wait
 	scope     *scope      // nil before the first request; the receiver sets it once
 	info      NodeStatus  // without deliveries; set before the stream is a member of the scope, and not changed then
@@ -102,21 +100,16 @@ func (x *stream) next(now time.Time) *frame {
 // look makes ready what is due. If that is nothing, it sees to it that the sender looks again when time alone makes
 // something due. It is called with mu held.
 func (x *stream) look(now time.Time) {
-	if x.ready != nil || x.scope == nil || x.left {
+	if x.ready != nil || x.scope == nil {
 		return
 	}
 	newest := x.newest()
 	if newest == nil {
 		return
 	}
-	if !x.mayBegin(newest) {
-		return
-	}
 	if x.ready = x.session.next(newest, now); x.ready != nil {
-		x.spendTurn()
 		return
 	}
-	x.endTurn()
 	switch at := x.session.alarm(now); {
 	case at.IsZero(): // one that is set wakes the sender for nothing
 	case x.alarm == nil:
@@ -227,9 +220,6 @@ func (x *stream) request(t envoy.Type, r *request) {
 	x.mu.Lock()
 	now := time.Now()
 	v := x.session.request(t, r, now)
-	if x.turn != nil && x.turn.over != nil {
-		x.endTurn()
-	}
 	if x.waits { // it need not be woken to find that nothing is due, as after most acknowledgements
 		x.look(now)
 	}
@@ -317,10 +307,6 @@ func (x *stream) leave(reason error) {
 	if x.scope == nil {
 		return
 	}
-	x.mu.Lock()
-	x.left = true
-	x.endTurn()
-	x.mu.Unlock()
 	x.server.scopes.leave(x.scope, x)
 	// A connection that has reached its age is ended by gRPC, at the earliest after nine tenths of it.
 	if x.server.scopes.canary != nil && time.Since(x.info.Connected) < x.server.options.MaxConnectionAge/10*9 && !x.server.stopping() {

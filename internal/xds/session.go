@@ -251,13 +251,13 @@ func (s *session) target(t envoy.Type, newest *edition) *edition {
 	if e == nil || sent == nil {
 		return e
 	}
+	if e.number < sent.number || slices.ContainsFunc(order[t].holds, func(p envoy.Type) bool { return s.tracks[p].owes() }) {
+		return sent
+	}
 	for p := range envoy.Types {
 		if order[p].leader == t && s.led(p) && s.tracks[p].sent.ordinal() < sent.number && s.tracks[t].meets(e.since(t, sent)) {
 			return sent // or what goes and comes again is wanted anew under a version that has it
 		}
-	}
-	if e.number < sent.number || slices.ContainsFunc(order[t].holds, func(p envoy.Type) bool { return s.tracks[p].owes() }) {
-		return sent
 	}
 	return e
 }

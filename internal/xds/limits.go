@@ -3,6 +3,7 @@ package xds
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"sync"
@@ -26,7 +27,7 @@ const (
 	// manyVisits is how often a node may connect within lately without being told of. An Envoy without ADS has five streams, and
 	// begins each anew after a failure at longer and longer intervals.
 	manyVisits = 30
-	// sweepPause is the least time between two looks for connections that have been closed, when there are as many as may be.
+	// sweepPause is the least time between two looks for what is over, when there is as much as may be.
 	sweepPause = 100 * time.Millisecond
 	// lately is for how long after it happened the last time a node's conduct is a problem, and how long it may leave a response unanswered.
 	lately = time.Minute
@@ -45,6 +46,7 @@ type limits struct {
 	swept                   time.Time          // when they were
 	refusedAt, refusedSince time.Time          // the last time, and the first of those that are no more than lately apart
 	visits                  map[string]*visits // by node id
+	forgot                  time.Time          // when those that are over were last looked for
 }
 
 // visits are how often a node has connected within some time.
@@ -164,15 +166,12 @@ func (l *limits) visit(node, peer string, now time.Time) {
 	defer l.mu.Unlock()
 	v := l.visits[node]
 	if v == nil {
-		if len(l.visits) >= 2*l.most { // of nodes that are not there any more
-			for id, v := range l.visits {
-				if now.Sub(v.since) > lately {
-					delete(l.visits, id)
-				}
-			}
-			if len(l.visits) >= 2*l.most {
-				return
-			}
+		if len(l.visits) >= 2*l.most && now.Sub(l.forgot) > sweepPause {
+			l.forgot = now
+			maps.DeleteFunc(l.visits, func(_ string, v *visits) bool { return now.Sub(v.since) > lately })
+		}
+		if len(l.visits) >= 2*l.most {
+			return
 		}
 		v = &visits{since: now}
 		if l.visits == nil {

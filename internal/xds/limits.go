@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -35,6 +36,7 @@ const (
 
 // limits bound what clients can take of the server, and know who asked for more.
 type limits struct {
+	log  hclog.Logger
 	most int // streams at one time, and connections
 
 	streams atomic.Int64
@@ -74,6 +76,7 @@ func (l *limits) refuse() {
 	now := time.Now()
 	if now.Sub(l.refusedAt) > lately {
 		l.refusedSince = now
+		l.log.Warn("nodes are refused: there are as many streams or connections as may be", "max-streams", l.most)
 	}
 	l.refusedAt = now
 }

@@ -53,6 +53,9 @@ func TestStreamsThatAreTooManyAreRefused(t *testing.T) {
 	if status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "raise max-streams") {
 		t.Errorf("the stream that is one too many ends with %v", err)
 	}
+	if n := strings.Count(r.logs.String(), "nodes are refused"); n != 1 {
+		t.Errorf("it is logged %d times, want once", n)
+	}
 	if got := r.Stats().Refused; got != 1 {
 		t.Errorf("%d were refused, want 1", got)
 	}

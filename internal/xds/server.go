@@ -136,7 +136,7 @@ func New(log hclog.Logger, o Options) *Server {
 		controlPlane: encodeControlPlane(o.Identifier),
 		health:       health.NewServer(),
 		scopes:       scopes{translate: o.Translate, settings: o.Settings, of: map[envoy.Scope]*scope{}},
-		limits:       limits{most: o.MaxStreams},
+		limits:       limits{log: log.Named("xds"), most: o.MaxStreams},
 		draining:     make(chan struct{}),
 	}
 	if o.Canary.on() {

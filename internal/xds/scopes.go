@@ -1,6 +1,7 @@
 package xds
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,9 +20,13 @@ type scopes struct {
 	view      atomic.Pointer[mesh.View]
 	canary    *canary // nil: a change goes to all at once
 
-	mu sync.Mutex
-	of map[envoy.Scope]*scope
+	mu   sync.Mutex
+	of   map[envoy.Scope]*scope
+	left []*scope // scopes of which the last stream has left, the newest last: one that comes back finds its snapshot
 }
+
+// mostLeft is how many scopes without streams are kept. They follow no view; what has changed is translated when a stream comes.
+const mostLeft = 8
 
 // scope is the streams of one scope and the editions of their snapshot.
 type scope struct {
@@ -51,6 +56,11 @@ func (s *scopes) join(key envoy.Scope, x *stream) *scope {
 
 func (s *scopes) open(key envoy.Scope) *scope {
 	sc := s.of[key]
+	if i := slices.IndexFunc(s.left, func(l *scope) bool { return l.key == key }); sc == nil && i >= 0 {
+		sc = s.left[i]
+		s.left = slices.Delete(s.left, i, i+1)
+		s.of[key] = sc
+	}
 	if sc == nil {
 		sc = &scope{key: key, members: map[*stream]struct{}{}}
 		if base := key.Base(); base != key {
@@ -87,13 +97,20 @@ func (s *scopes) release(sc *scope) {
 	s.drop(sc)
 }
 
-// drop forgets a scope if nobody needs it, and then perhaps its base. It is called with mu held.
+// drop lets go of a scope if nobody needs it, and then perhaps of its base. It is called with mu held.
 func (s *scopes) drop(sc *scope) {
 	for sc != nil && len(sc.members) == 0 && sc.locals == 0 {
 		delete(s.of, sc.key)
-		if sc = sc.base; sc != nil {
-			sc.locals--
+		base := sc.base
+		if base != nil {
+			base.locals--
+		} else if s.canary == nil { // what is tried and what is released is another one each time
+			if len(s.left) == mostLeft {
+				s.left = slices.Delete(s.left, 0, 1)
+			}
+			s.left = append(s.left, sc)
 		}
+		sc = base
 	}
 }
 

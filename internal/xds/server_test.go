@@ -622,10 +622,12 @@ func TestARejectionIsAProblemUntilItIsTaken(t *testing.T) {
 func TestNodesOfAScopeShareASnapshotAndScopesAreDropped(t *testing.T) {
 	r := start(t, Options{})
 	var translated int
+	var last *envoy.Snapshot // from which the last translation began
 	inner := r.scopes.translate
 	r.scopes.translate = func(prev *envoy.Snapshot, view *mesh.View, scope envoy.Scope, m envoy.Mesh, others ...*envoy.Snapshot) *envoy.Snapshot {
 		r.mu.Lock()
 		translated++
+		last = prev
 		r.mu.Unlock()
 		return inner(prev, view, scope, m, others...)
 	}
@@ -658,6 +660,22 @@ func TestNodesOfAScopeShareASnapshotAndScopesAreDropped(t *testing.T) {
 	r.publish()
 	if count() != 2 {
 		t.Errorf("%d translations without a stream, want 2", count())
+	}
+	r.set(cds, "a", "3")
+	r.publish()
+	s := r.sotw(t)
+	send(t, s, ask(cds))
+	m, err := receive(t, s).Resources[0].UnmarshalNew()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := contentOf(m); got != "3" {
+		t.Errorf("a stream that comes back is sent %q, want the newest", got)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if translated != 3 || last == nil {
+		t.Errorf("%d translations, from %v; want a third, from what there was", translated, last)
 	}
 }
 

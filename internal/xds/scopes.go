@@ -55,20 +55,21 @@ func (s *scopes) join(key envoy.Scope, x *stream) *scope {
 }
 
 func (s *scopes) open(key envoy.Scope) *scope {
-	sc := s.of[key]
-	if i := slices.IndexFunc(s.left, func(l *scope) bool { return l.key == key }); sc == nil && i >= 0 {
+	if sc := s.of[key]; sc != nil {
+		return sc
+	}
+	var sc *scope
+	if i := slices.IndexFunc(s.left, func(l *scope) bool { return l.key == key }); i >= 0 {
 		sc = s.left[i]
 		s.left = slices.Delete(s.left, i, i+1)
-		s.of[key] = sc
-	}
-	if sc == nil {
+	} else {
 		sc = &scope{key: key, members: map[*stream]struct{}{}}
 		if base := key.Base(); base != key {
 			sc.base = s.open(base)
 			sc.base.locals++
 		}
-		s.of[key] = sc
 	}
+	s.of[key] = sc
 	return sc
 }
 
